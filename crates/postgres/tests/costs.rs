@@ -1,0 +1,128 @@
+//! What requests cost the server: HOT renewals, tries that write nothing, and few requests.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::seam::{Backend, Claim, LeaseRef, Mode, Renewal, WaitPolicy};
+use leasehold_postgres::Postgres;
+use support::*;
+
+#[tokio::test]
+async fn no_index_has_what_renewals_change_and_they_are_hot() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        for column in ["until", "token", "mode", "label", "sent", "said", "ttl", "parted"] {
+            let indexes = format!(
+                "SELECT count(*) FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+                 WHERE i.indrelid = 'leasehold.place'::regclass AND a.attname = '{column}'"
+            );
+            assert_eq!(server.number(&indexes).await.unwrap(), 0, "{column}");
+        }
+        let mut leases = Vec::new();
+        for i in 0..200 {
+            let claim = Claim::new(format!("{i}"), Mode::Exclusive, WaitPolicy::Try, Duration::from_secs(60), "test");
+            let grant = granted(&store, &claim).await;
+            leases.push(LeaseRef::new(Arc::new(claim), grant.place, Some(grant.token)));
+        }
+        // It counts what each connection has told it, now and then.
+        let counts = "SELECT n_tup_upd || ' ' || n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = 'leasehold.place'::regclass";
+        let (mut all, mut hot) = (0, 0);
+        while all < 1_000 {
+            let renewals = store.renew(&leases).await.unwrap();
+            assert!(renewals.iter().all(|renewal| matches!(renewal, Renewal::Renewed(_))), "{renewals:?}");
+            let text = server.text(counts).await.unwrap();
+            let (a, h) = text.split_once(' ').unwrap();
+            (all, hot) = (a.parse::<u64>().unwrap(), h.parse::<u64>().unwrap());
+            sleep(200).await;
+        }
+        println!("{hot} of {all} updates are HOT");
+        assert!(hot * 100 >= all * 97, "{hot} of {all}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_refused_try_writes_nothing() {
+    bounded(async {
+        let server = server().await;
+        let (one, two) = (client(&server).await, client(&server).await);
+        let (held, shared) =
+            (claim("a", WaitPolicy::Try), Claim::new("b", Mode::Shared, WaitPolicy::Try, TTL, "reader"));
+        granted(&one, &held).await;
+        granted(&one, &shared).await;
+        let several = ["a", "z"].map(|name| claim(name, WaitPolicy::Try));
+        // Others write now and then: the server itself. Nobody does each time.
+        let mut least = u64::MAX;
+        for _ in 0..20 {
+            let before = server.wal().await.unwrap();
+            for _ in 0..10 {
+                busy(&two, &claim("a", WaitPolicy::Try)).await;
+                busy(&two, &claim("b", WaitPolicy::Try)).await;
+                busy(&two, &Claim::new("a", Mode::Shared, WaitPolicy::Try, TTL, "reader")).await;
+                two.claim_all(&several).await.unwrap();
+            }
+            least = least.min(server.wal().await.unwrap() - before);
+        }
+        assert_eq!(least, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_thousand_wait_in_one_line_and_are_served_in_order() {
+    bounded(async {
+        const WAITERS: usize = 1_000;
+        let server = server().await;
+        let store = client(&server).await;
+        let long = |label: &str| Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, Duration::from_secs(600), label);
+        let mut holder = long("first");
+        granted(&store, &holder).await;
+        let waiters: Vec<Claim> = (0..WAITERS).map(|i| long(&format!("{i}"))).collect();
+        for waiter in &waiters {
+            waiting(&store, waiter).await;
+        }
+        for next in waiters.iter().take(20) {
+            store.release(&holder, None).await.unwrap();
+            granted(&store, next).await;
+            holder = next.clone();
+        }
+        assert_eq!(store.inspect(&"a".into()).await.unwrap().waiters.len(), WAITERS - 20);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_nobody_uses_is_swept_away() {
+    bounded(async {
+        let server = server().await;
+        let store: Postgres = client(&server).await;
+        for i in 0..50 {
+            let claim = claim(&format!("{i}"), WaitPolicy::Try);
+            granted(&store, &claim).await;
+            store.release(&claim, None).await.unwrap();
+        }
+        let dead = Claim::new("dead", Mode::Exclusive, WaitPolicy::Fair, Duration::from_millis(100), "dead");
+        granted(&store, &dead).await;
+        let kept = claim("kept", WaitPolicy::Try);
+        granted(&store, &kept).await;
+        server.query("UPDATE leasehold.lines SET used = used - interval '1 hour'").await.unwrap();
+        let left = "SELECT string_agg(name, ' ' ORDER BY name) FROM leasehold.lines";
+        until(async || {
+            server
+                .query("UPDATE leasehold.meta SET swept = '-infinity'; SELECT leasehold.sweep_1(1000, 20)")
+                .await
+                .unwrap();
+            server.query("UPDATE leasehold.lines SET used = used - interval '1 hour'").await.unwrap();
+            server.text(left).await.unwrap() == "kept"
+        })
+        .await;
+        assert_eq!(server.number("SELECT count(*) FROM leasehold.place").await.unwrap(), 1);
+        assert!(matches!(renewed(&store, &kept, None).await, Renewal::Renewed(_) | Renewal::Granted(_)));
+    })
+    .await;
+}

@@ -1,0 +1,190 @@
+//! Requests without answers, connections that break, rings that nobody hears, and rows that somebody is at.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::time::Duration;
+
+use leasehold_conformance::Link;
+use leasehold_core::seam::{Backend, Claim, Claimed, ClaimedAll, Mode, Renewal, WaitPolicy};
+use leasehold_core::{ErrorKind, Store};
+use leasehold_postgres::Postgres;
+use leasehold_testbed::Proxy;
+use support::*;
+
+/// A client by way of a proxy, which gives requests up after this many milliseconds.
+async fn linked(server: &Server, timeout: u32) -> (Postgres, Proxy) {
+    let proxy = Proxy::to(server.addr()).await.unwrap();
+    let (user, password, database) = (Server::USER, Server::PASSWORD, Server::DATABASE);
+    let url = format!("postgres://{user}:{password}@{}/{database}?timeout={timeout}", proxy.addr());
+    (connected(|| Postgres::connect(&url)).await, proxy)
+}
+
+/// Ends every connection of clients.
+async fn terminate(server: &Server, whose: &str) {
+    let all =
+        format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND {whose}");
+    server.query(&all).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_verb_whose_reply_is_lost_may_be_asked_again() {
+    bounded(async {
+        let server = server().await;
+        let (mine, proxy) = linked(&server, 1000).await;
+        let other = client(&server).await;
+        let verb = claim("a", WaitPolicy::Try);
+        let lost = async |answer: leasehold_core::Result<()>| {
+            let found = kind(answer);
+            assert!(matches!(found, ErrorKind::Ambiguous | ErrorKind::Unavailable), "{found:?}");
+            Link::heal(&proxy).await;
+        };
+        // A claim: the same grant.
+        Link::lose_replies(&proxy).await;
+        lost(mine.claim(&verb).await.map(drop)).await;
+        let seen = other.inspect(&"a".into()).await.unwrap();
+        let grant = granted(&mine, &verb).await;
+        assert!(seen.holders.is_empty() || seen.holders[0].token == Some(grant.token));
+        // A renewal: not known.
+        Link::lose_replies(&proxy).await;
+        let leases = [lease(&verb, grant.token)];
+        let renewal = mine.renew(&leases).await;
+        assert!(renewal.is_err() || matches!(renewal.as_deref(), Ok([Renewal::Unknown(_)])), "{renewal:?}");
+        Link::heal(&proxy).await;
+        until(async || matches!(mine.renew(&leases).await.as_deref(), Ok([Renewal::Renewed(_)]))).await;
+        // An eviction: there is none any more, or still.
+        Link::lose_replies(&proxy).await;
+        lost(mine.evict(&"a".into(), grant.token).await.map(drop)).await;
+        until(async || mine.evict(&"a".into(), grant.token).await.is_ok()).await;
+        // A release, and one for later.
+        for rest in [None, Some(Duration::from_millis(10))] {
+            let verb = claim("a", WaitPolicy::Fair);
+            until(async || matches!(mine.claim(&verb).await, Ok(Claimed::Granted(_)))).await;
+            let release = async || match rest {
+                None => mine.release(&verb, None).await,
+                Some(rest) => mine.release_after(&verb, None, rest).await,
+            };
+            Link::lose_replies(&proxy).await;
+            lost(release().await).await;
+            until(async || release().await.is_ok()).await;
+            until(async || other.inspect(&"a".into()).await.unwrap().holders.is_empty()).await;
+        }
+        // Several at once: the same grants.
+        let verbs = ["a", "b"].map(|name| claim(name, WaitPolicy::Try));
+        Link::lose_replies(&proxy).await;
+        lost(mine.claim_all(&verbs).await.map(drop)).await;
+        until(async || matches!(mine.claim_all(&verbs).await, Ok(ClaimedAll::Granted(_)))).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_waiter_whose_bell_was_cut_off_hears_of_its_grant() {
+    bounded(async {
+        let server = server().await;
+        let (one, two) = (Store::new(client(&server).await), Store::new(client(&server).await));
+        let lock = two.lock("a").ttl(Duration::from_secs(60));
+        let guard = one.lock("a").ttl(Duration::from_secs(60)).acquire().await.unwrap();
+        let waits = tokio::spawn(lock.acquire());
+        until(async || one.lock("a").inspect().await.unwrap().waiters.len() == 1).await;
+        // Every connection but that of who releases: what is rung now is heard by nobody.
+        terminate(&server, "query LIKE 'LISTEN%'").await;
+        guard.release().await.unwrap();
+        waits.await.unwrap().unwrap().release().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_ring_that_never_went_is_found_by_the_next_renewal() {
+    bounded(async {
+        let server = server().await;
+        let (one, two) = (client(&server).await, Store::new(client(&server).await));
+        let mine = Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, Duration::from_secs(60), "first");
+        granted(&one, &mine).await;
+        let waits = tokio::spawn(two.lock("a").ttl(Duration::from_secs(3)).acquire());
+        until(async || one.inspect(&"a".into()).await.unwrap().waiters.len() == 1).await;
+        // The releaser died before it rang.
+        let release = format!("SELECT what FROM leasehold.release_1('a', '{}'::uuid, 1000)", mine.id);
+        assert_eq!(server.text(&release).await.unwrap(), "done");
+        waits.await.unwrap().unwrap().release().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn connections_that_are_ended_are_made_again() {
+    bounded(async {
+        let server = server().await;
+        let store = Store::new(client(&server).await);
+        let held = store.lock("held").ttl(Duration::from_secs(60)).acquire().await.unwrap();
+        for round in 0..5 {
+            terminate(&server, "backend_type = 'client backend'").await;
+            let guard = store.lock(("a", round)).acquire().await.unwrap();
+            guard.release().await.unwrap();
+        }
+        held.confirm().await.unwrap();
+        server.restart_with_data().await.unwrap();
+        held.confirm().await.unwrap();
+        held.release().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_row_that_somebody_keeps_is_the_trouble_of_its_name_only() {
+    bounded(async {
+        let server = server().await;
+        let usual = server.url();
+        let store = connected(|| Postgres::connect(&usual)).await;
+        let mine = claim("a", WaitPolicy::Try);
+        granted(&store, &mine).await;
+        let (mut superuser, connection) =
+            leasehold_postgres::client::connect(&server.url_as(Server::SUPERUSER), leasehold_postgres::client::NoTls)
+                .await
+                .unwrap();
+        tokio::spawn(connection);
+        let tx = superuser.transaction().await.unwrap();
+        tx.batch_execute("SELECT 1 FROM leasehold.lines WHERE name = 'a' FOR UPDATE").await.unwrap();
+        // The server gives up before the client does, so that it is known that nothing was done.
+        let refused = store.release(&mine, None).await.unwrap_err();
+        assert!(refused.kind() == ErrorKind::Unavailable && refused.to_string().contains("55P03"), "{refused}");
+        granted(&store, &claim("b", WaitPolicy::Try)).await;
+        assert!(matches!(renewed(&store, &mine, None).await, Renewal::Renewed(_) | Renewal::Granted(_)));
+        busy(&store, &claim("a", WaitPolicy::Try)).await;
+        tx.rollback().await.unwrap();
+        store.release(&mine, None).await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_clock_that_stepped_back_keeps_nobody_out_for_ever() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        let mine = Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, Duration::from_secs(1), "first");
+        let token = granted(&store, &mine).await.token;
+        // As if all of it had been written two hours later, by a clock that was ahead.
+        let shift = "UPDATE leasehold.place SET until = until + interval '2 hours', token = token + 7200000000;
+                     UPDATE leasehold.lines SET token = token + 7200000000";
+        server.query(shift).await.unwrap();
+        let next = claim("a", WaitPolicy::Fair);
+        until(async || matches!(store.claim(&next).await, Ok(Claimed::Granted(_)))).await;
+        let later = granted(&store, &next).await.token;
+        assert_eq!(later.get(), token.get() + 7_200_000_001);
+        // What is swept away keeps its order, too.
+        store.release(&next, None).await.unwrap();
+        server
+            .query("UPDATE leasehold.lines SET used = used - interval '1 minute'; SELECT leasehold.sweep_1(1000, 100)")
+            .await
+            .unwrap();
+        assert_eq!(server.number("SELECT count(*) FROM leasehold.lines").await.unwrap(), 0);
+        assert_eq!(granted(&store, &claim("a", WaitPolicy::Try)).await.token.get(), later.get() + 1);
+        let two = ["c", "d"].map(|name| claim(name, WaitPolicy::Try));
+        let Ok(ClaimedAll::Granted(grants)) = store.claim_all(&two).await else { panic!("both are free") };
+        assert!(grants.iter().all(|grant| grant.token > later), "{grants:?}");
+    })
+    .await;
+}
