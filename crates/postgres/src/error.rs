@@ -78,7 +78,12 @@ impl Failure {
 
     /// The same for a request that changes nothing: whether it was executed does not matter.
     pub(crate) fn of_a_read(self) -> Failure {
-        Failure { kind: if self.kind == Ambiguous { Unavailable } else { self.kind }, ..self }
+        self.instead_of(Ambiguous, Unavailable)
+    }
+
+    /// The same; if it was of kind `said`, of this kind.
+    pub(crate) fn instead_of(self, said: ErrorKind, kind: ErrorKind) -> Failure {
+        if self.kind == said { Failure { kind, ..self } } else { self }
     }
 }
 
@@ -112,7 +117,12 @@ fn words(said: &DbError) -> String {
         "3F000" | "42P01" | "42883" => {
             ": the schema of the locks is missing, or too old; its migration is to be executed"
         }
-        "53300" => ": too many connections",
+        "28000" if said.message().contains("no encryption") => {
+            ": it takes encrypted connections only; say sslmode=verify-full"
+        }
+        "28000" if said.message().contains("certificate") => {
+            ": the server demands a client certificate; give `sslcert` and `sslkey`"
+        }
         _ => "",
     };
     let shows_values = matches!(code.get(..2), Some("22" | "28")) || code == "23505";

@@ -96,7 +96,8 @@ impl Client {
         }
     }
 
-    fn explain(&self, at: (&str, u16), e: &std::io::Error) -> Error {
+    /// Why a connection to this server failed, in a handshake or at what it said first after that.
+    pub fn explain(&self, at: (&str, u16), e: &std::io::Error) -> Error {
         of_handshake(at, e, self.ca.is_some(), self.identity.is_some())
     }
 

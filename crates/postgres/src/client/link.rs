@@ -58,6 +58,8 @@ impl Link {
         let at = |e: Error| Error::new(e.kind(), format!("{host}: {e}"));
         let (client, messages) = connect(server, &host, limit).await.map_err(at)?;
         let (sender, notifications) = unbounded_channel();
+        // What has failed says so for ever.
+        let messages = messages.take_while(|message| ready(message.is_ok()));
         let driver = runtime.spawn(messages.for_each(move |message| {
             if let Ok(AsyncMessage::Notification(notification)) = message {
                 // Nobody listens on most connections.

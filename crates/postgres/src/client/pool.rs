@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::ErrorKind::{Ambiguous, Unavailable};
+use leasehold_core::ErrorKind::{Ambiguous, Invalid, Unavailable};
 use leasehold_core::seam::{Moment, Notifier};
 use leasehold_core::support::{Host, locked};
 use leasehold_core::{Error, Result};
@@ -71,7 +71,8 @@ impl Pool {
             Ok(Err(_)) => return Err(Failure::closed()),
             Err(_) => return Err(Failure::new(Unavailable, "all connections of this client wait for answers")),
         };
-        let link = self.link().await?;
+        // What was good at first is wrong for a while: a file that is being replaced.
+        let link = self.link().await.map_err(|failure| failure.instead_of(Invalid, Unavailable))?;
         let answer = link.ask(request, self.limit).await;
         if answer.as_ref().is_err_and(|failure| failure.broken) {
             link.cut();

@@ -1,5 +1,6 @@
 //! A connection over TLS: the client crate asks the server for it, and what is shown and verified is ours.
 
+use std::error::Error as _;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -7,7 +8,7 @@ use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
 use leasehold_core::support::{Host, locked};
-use leasehold_core::{Error, Result};
+use leasehold_core::{Error, ErrorKind, Result};
 use leasehold_tls::{Client as TlsClient, Tls};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -24,20 +25,30 @@ pub(super) async fn connect(
     tcp: TcpStream,
     settings: &Settings,
 ) -> Result<(Client, Connection<TcpStream, Secure>)> {
-    let client = tls.client().await?;
+    let client = tls.client().await.map_err(|e| in_our_words(&e))?;
     let why = Arc::new(Mutex::new(None));
     let connector = Connector { client: client.clone(), host: host.clone(), why: why.clone() };
-    match settings.connect_raw(tcp, connector).await {
-        Ok(connected) => Ok(connected),
-        Err(e) => {
-            if let Some(why) = locked(&why).take() {
-                return Err(why);
-            }
-            let failure = Failure::of_connecting(&e);
+    settings.connect_raw(tcp, connector).await.map_err(|e| {
+        let cause = e.source().and_then(|cause| cause.downcast_ref::<io::Error>());
+        let is_tls = |e: &&io::Error| e.get_ref().is_some_and(|inner| inner.is::<tokio_rustls::rustls::Error>());
+        let why = match (locked(&why).take(), cause.filter(is_tls)) {
+            (Some(why), _) => why,
             // A server that refuses our certificate says so after the handshake.
-            Err(failure.into())
-        }
-    }
+            (None, Some(said)) => client.explain((&host.name, host.port), said),
+            (None, None) if e.to_string().contains("TLS") => {
+                let what = format!("{host} is no TLS port: `ssl` of that server is off, or no PostgreSQL is there");
+                Error::new(ErrorKind::Unavailable, what)
+            }
+            (None, None) => return Failure::of_connecting(&e).into(),
+        };
+        in_our_words(&why)
+    })
+}
+
+/// What the other stores call `ca`, `cert` and `key`.
+fn in_our_words(why: &Error) -> Error {
+    let words = [("`ca`", "`sslrootcert`"), ("`cert`", "`sslcert`"), ("`key`", "`sslkey`")];
+    Error::new(why.kind(), words.iter().fold(why.to_string(), |text, (theirs, ours)| text.replace(theirs, ours)))
 }
 
 /// Completes the handshake, and keeps why it failed.

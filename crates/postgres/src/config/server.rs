@@ -110,7 +110,8 @@ fn tls_of([ca, cert, key]: [Option<String>; 3]) -> Result<Tls> {
     match (cert, key) {
         (Some(cert), Some(key)) => Ok(tls.client_files(cert, key)),
         (None, None) => Ok(tls),
-        _ => Err(invalid("a client certificate needs both, sslcert and sslkey")),
+        (Some(_), None) => Err(invalid("sslcert without sslkey: a client certificate needs both")),
+        (None, Some(_)) => Err(invalid("sslkey without sslcert: a client certificate needs both")),
     }
 }
 
