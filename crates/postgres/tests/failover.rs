@@ -1,0 +1,135 @@
+//! Standbys: the server that may write is found, a promotion is followed, and what it loses is told by tokens.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::time::Duration;
+
+use leasehold_core::seam::{Backend, Claim, Mode, Renewal, WaitPolicy};
+use leasehold_core::{ErrorKind, Store};
+use leasehold_postgres::{HELD, LOST, Postgres};
+use support::*;
+
+/// Longer than it takes to kill a server, to promote another, and to connect to that.
+const LEASE: Duration = Duration::from_secs(60);
+
+/// A primary and a standby that has all of its data.
+async fn pair() -> (Server, Server) {
+    let primary = server().await;
+    drop(client(&primary).await);
+    let standby = primary.standby("one").await.unwrap();
+    caught_up(&primary).await;
+    (primary, standby)
+}
+
+async fn caught_up(primary: &Server) {
+    let behind = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_insert_lsn()";
+    until(async || primary.number(behind).await.unwrap() == 1).await;
+}
+
+/// The standby is named first.
+async fn of_both(primary: &Server, standby: &Server) -> Postgres {
+    let (user, password, database) = (Server::USER, Server::PASSWORD, Server::DATABASE);
+    let hosts = format!("{},{}", standby.addr(), primary.addr());
+    let url = format!("postgres://{user}:{password}@{hosts}/{database}?timeout=2000&target_session_attrs=read-write");
+    connected(|| Postgres::connect(&url)).await
+}
+
+fn long(name: &str) -> Claim {
+    Claim::new(name, Mode::Exclusive, WaitPolicy::Fair, LEASE, "test")
+}
+
+#[tokio::test]
+async fn a_promotion_is_followed_and_a_replicated_hold_is_kept() {
+    bounded(async {
+        let (primary, standby) = pair().await;
+        let store = Store::new(of_both(&primary, &standby).await).ttl(LEASE);
+        let held = store.lock("a").acquire().await.unwrap();
+        caught_up(&primary).await;
+        primary.kill().await.unwrap();
+        standby.promote().await.unwrap();
+        until(async || held.confirm().await.is_ok()).await;
+        let token = held.fencing_token();
+        held.release().await.unwrap();
+        let next = store.lock("a").acquire().await.unwrap();
+        assert!(next.fencing_token() > token);
+        next.release().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_an_asynchronous_standby_lacks_is_granted_again_with_a_greater_token() {
+    bounded(async {
+        let (primary, standby) = pair().await;
+        let store = of_both(&primary, &standby).await;
+        // It hears no more of it.
+        standby.set("primary_conninfo", "").await.unwrap();
+        until(async || primary.number("SELECT count(*) FROM pg_stat_replication").await.unwrap() == 0).await;
+        let (mine, other) = (long("a"), long("a"));
+        let lost = granted(&store, &mine).await;
+        primary.kill().await.unwrap();
+        standby.promote().await.unwrap();
+        until(async || store.inspect(&"a".into()).await.is_ok()).await;
+        // Its holder hears of it by its next renewal, and its transactions are refused.
+        assert!(matches!(renewed(&store, &mine, lost.token).await, Renewal::Lost(_)));
+        let program = program(&standby).await;
+        assert_eq!(state(program.execute(HELD, &[&"a", &lost.token.as_i64()]).await), LOST);
+        let next = granted(&store, &other).await;
+        assert!(next.token > lost.token, "{next:?} after {lost:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_synchronous_standby_acknowledged_survives() {
+    bounded(async {
+        let (primary, standby) = pair().await;
+        primary.set("synchronous_standby_names", "one").await.unwrap();
+        until(async || primary.text("SHOW synchronous_standby_names").await.unwrap() == "one").await;
+        until(async || {
+            primary.number("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'").await.unwrap() == 1
+        })
+        .await;
+        let store = of_both(&primary, &standby).await;
+        let (mine, other) = (long("a"), long("a"));
+        let grant = granted(&store, &mine).await;
+        // While it is away nothing is acknowledged, in bounded time; a try that is refused waits for nobody.
+        standby.pause().await.unwrap();
+        let unknown = kind(store.claim(&long("b")).await);
+        assert!(matches!(unknown, ErrorKind::Ambiguous | ErrorKind::Unavailable), "{unknown:?}");
+        busy(&store, &Claim::new("a", Mode::Exclusive, WaitPolicy::Try, LEASE, "test")).await;
+        primary.kill().await.unwrap();
+        standby.resume().unwrap();
+        standby.promote().await.unwrap();
+        until(async || store.inspect(&"a".into()).await.is_ok()).await;
+        assert!(matches!(renewed(&store, &mine, grant.token).await, Renewal::Renewed(_)));
+        waiting(&store, &other).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_primary_that_became_read_only_is_left() {
+    bounded(async {
+        let primary = server().await;
+        let store = client(&primary).await;
+        granted(&store, &long("a")).await;
+        primary.query(&format!("ALTER ROLE {} SET default_transaction_read_only = on", Server::USER)).await.unwrap();
+        primary
+            .query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+            .await
+            .unwrap();
+        let words = loop {
+            let error = store.claim(&long("b")).await.unwrap_err();
+            if error.kind() == ErrorKind::Unavailable && error.to_string().contains("25006") {
+                break error.to_string();
+            }
+        };
+        assert!(words.contains("read-only"), "{words}");
+        primary.query(&format!("ALTER ROLE {} RESET default_transaction_read_only", Server::USER)).await.unwrap();
+        granted(&store, &long("b")).await;
+    })
+    .await;
+}
