@@ -27,6 +27,39 @@ use crate::scripts::{SCHEMA, check_schema};
 /// # Ok(()) }
 /// ```
 ///
+/// With sqlx:
+///
+/// ```no_run
+/// # mod sqlx { pub use sqlx_core::query::query; pub use sqlx_postgres::PgPool; }
+/// # async fn example(store: leasehold_core::Store, pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+/// # use leasehold_core::Fenced;
+/// # use leasehold_postgres::HELD;
+/// let guard = store.lock("orders/42").acquire().await?;
+/// let mut tx = pool.begin().await?;
+/// sqlx::query(HELD).bind(guard.full_name().as_str()).bind(guard.fencing_token().as_i64()).execute(&mut *tx).await?;
+/// sqlx::query("UPDATE orders SET state = 'paid' WHERE id = 42").execute(&mut *tx).await?;
+/// tx.commit().await?;
+/// # Ok(()) }
+/// ```
+///
+/// With diesel, here by diesel-async:
+///
+/// ```no_run
+/// # async fn example(store: leasehold_core::Store, db: &mut diesel_async::AsyncPgConnection) -> Result<(), Box<dyn std::error::Error>> {
+/// # use leasehold_core::Fenced;
+/// # use leasehold_postgres::HELD;
+/// use diesel::sql_types::{BigInt, Text};
+/// use diesel_async::{AsyncConnection, RunQueryDsl};
+///
+/// let guard = store.lock("orders/42").acquire().await?;
+/// let (name, token) = (guard.full_name().to_string(), guard.fencing_token().as_i64());
+/// db.transaction(|db| Box::pin(async move {
+///     diesel::sql_query(HELD).bind::<Text, _>(name).bind::<BigInt, _>(token).execute(db).await?;
+///     diesel::sql_query("UPDATE orders SET state = 'paid' WHERE id = 42").execute(db).await
+/// })).await?;
+/// # Ok(()) }
+/// ```
+///
 /// - **Execute it outside of savepoints**, which nested transactions of sqlx and diesel are: `ROLLBACK TO` gives up what it holds.
 /// - First in the transaction it fails early; last it is in nobody's way for long. At `REPEATABLE READ` and `SERIALIZABLE`, first: later it
 ///   may fail with a lease that was renewed meanwhile. At `READ COMMITTED` begin the transaction after the grant: what it read before that
