@@ -73,7 +73,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](leasehold_core::ErrorKind::Invalid) for a URL that is not like this, and [`Unsupported`](ErrorKind::Unsupported) for TLS without the
+    /// [`Invalid`](leasehold_core::ErrorKind::Invalid) for a URL that is not like this, and [`Unsupported`](leasehold_core::ErrorKind::Unsupported) for TLS without the
     /// feature. Neither shows the credentials.
     pub fn from_url(url: &str) -> Result<Config> {
         let mut address = address_of(url)?;
@@ -107,6 +107,14 @@ impl Config {
     #[must_use]
     pub fn schema(mut self, name: impl Into<String>) -> Config {
         self.schema = name.into();
+        self
+    }
+
+    /// How many connections claims and releases may open, 4 unless set: from 1 to 64, and the nearest of these for any other. They are opened
+    /// when they are needed, and closed when they were not for a minute.
+    #[must_use]
+    pub fn connections(mut self, most: usize) -> Config {
+        self.connections = most.clamp(1, 64);
         self
     }
 

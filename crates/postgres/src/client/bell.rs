@@ -120,3 +120,27 @@ pub(crate) fn pass(notifier: &Notifier, client: &str, said: &str) {
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use leasehold_fuzz::fuzz_text;
+
+    use super::*;
+
+    #[test]
+    fn whatever_is_rung_is_passed_on_or_dropped() {
+        let notifier = Notifier::new();
+        fuzz_text(include_str!("../../corpus/notifications"), |said| pass(&notifier, "lh_1", said));
+    }
+
+    #[test]
+    fn a_grant_counts_from_the_request_that_set_its_end() {
+        let granted = Granted::parse("7 100 64 5000000000 1000").unwrap().grant("lh_1");
+        assert_eq!((granted.token.get(), granted.turns, granted.place.as_str()), (100, 64, "lh_1 7"));
+        let (sent, late) = (Moment::from_nanos(5_000_000_000), Moment::from_nanos(9_000_000_000));
+        assert_eq!(granted.validity.until(late), sent + Duration::from_millis(988));
+        for bad in ["", "7 100 64 5", "7 100 64 5 1000 1", "a b c d e", "1 2 99999999999 4 5"] {
+            assert!(Granted::parse(bad).is_none(), "{bad}");
+        }
+    }
+}
