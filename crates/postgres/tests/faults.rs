@@ -44,6 +44,7 @@ async fn a_verb_whose_reply_is_lost_may_be_asked_again() {
         Link::lose_replies(&proxy).await;
         lost(mine.claim(&verb).await.map(drop)).await;
         let seen = other.inspect(&"a".into()).await.unwrap();
+        until(async || matches!(mine.claim(&verb).await, Ok(Claimed::Granted(_)))).await;
         let grant = granted(&mine, &verb).await;
         assert!(seen.holders.is_empty() || seen.holders[0].token == Some(grant.token));
         // A renewal: not known.
@@ -136,8 +137,7 @@ async fn connections_that_are_ended_are_made_again() {
 async fn a_row_that_somebody_keeps_is_the_trouble_of_its_name_only() {
     bounded(async {
         let server = server().await;
-        let usual = server.url();
-        let store = connected(|| Postgres::connect(&usual)).await;
+        let store = client(&server).await;
         let mine = claim("a", WaitPolicy::Try);
         granted(&store, &mine).await;
         let (mut superuser, connection) =

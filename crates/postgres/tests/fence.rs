@@ -53,7 +53,7 @@ async fn a_late_transaction_is_refused_and_writes_nothing() {
 #[tokio::test]
 async fn nobody_is_granted_while_the_transaction_is_open() {
     bounded(async {
-        let (server, store, claim, token, mut program) = world(Duration::from_millis(500)).await;
+        let (server, store, claim, token, mut program) = world(TTL).await;
         let other = client(&server).await;
         let next = Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, TTL, "next");
         let tx = program.transaction().await.unwrap();
@@ -85,7 +85,7 @@ async fn nobody_is_granted_while_the_transaction_is_open() {
 #[tokio::test]
 async fn a_program_that_stops_inside_keeps_others_out_for_a_lease_and_not_longer() {
     bounded(async {
-        let (server, store, _, token, mut program) = world(Duration::from_secs(1)).await;
+        let (server, store, _, token, mut program) = world(Duration::from_secs(4)).await;
         let next = Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, TTL, "next");
         let tx = program.transaction().await.unwrap();
         tx.execute("INSERT INTO app.orders VALUES ('late')", &[]).await.unwrap();
@@ -172,7 +172,7 @@ async fn a_prepared_transaction_keeps_others_out_until_it_is_resolved() {
         let server = Server::start_with(&options().set("max_prepared_transactions", "4")).await.unwrap();
         let store = client(&server).await;
         let mut program = program(&server).await;
-        let mine = Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, Duration::from_millis(300), "first");
+        let mine = Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, Duration::from_secs(4), "first");
         let next = claim("a", WaitPolicy::Fair);
         let token = granted(&store, &mine).await.token.as_i64();
         let tx = program.transaction().await.unwrap();
