@@ -46,7 +46,7 @@ pub use leasehold_core::{
     Acquire, Contention, DEFAULT_TTL, DistributedLock, Election, Error, ErrorKind, Fairness, FenceGate, Fenced,
     Fencing, FencingToken, Guarantees, Guard, Held, Leader, Leadership, Lease, Lock, LockQueue, Loss, Lost,
     MAX_LABEL_BYTES, MAX_NAME_BYTES, MAX_TTL, MAX_VALUE_BYTES, MultiGuard, MultiLock, Name, Observer, Options, Owner,
-    Participant, Result, RunOutcome, RwLock, Semaphore, Stale, Store,
+    Participant, Raises, Result, RunOutcome, RwLock, Semaphore, Stale, Store,
 };
 
 /// For code without async: a store behind a thread of its own.

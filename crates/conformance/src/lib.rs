@@ -6,7 +6,7 @@
 //! store cannot pick its cases: what a case [needs](Need) and a harness cannot do is reported as ignored, with the reason,
 //! and counted. Each case runs bare and behind a decorator that loses replies, fails and delays ([`faulty`]).
 //!
-//! The promises P1–P10 are those of `docs/guarantees.md`, the clauses S1–S15 those of [`leasehold_core::seam::Backend`].
+//! The promises P1–P10 are those of `docs/guarantees.md`, the clauses S1–S17 those of [`leasehold_core::seam::Backend`].
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a suite judges by panicking")]
 #![allow(clippy::print_stdout, reason = "the matrix of what was proved is printed")]

@@ -59,7 +59,7 @@ pub use api::semaphore::Semaphore;
 pub use api::store::Store;
 pub use seam::contention::Contention;
 pub use seam::error::{Error, ErrorKind, Result};
-pub use seam::guarantees::{Fairness, Fencing, Guarantees};
+pub use seam::guarantees::{Fairness, Fencing, Guarantees, Raises};
 pub use seam::loss::{Loss, Lost};
 pub use seam::name::{MAX_NAME_BYTES, Name};
 pub use seam::queue::{LockQueue, Participant};

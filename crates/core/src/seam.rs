@@ -20,5 +20,5 @@ pub use backend::Backend;
 pub use claim::{Claim, ClaimId, ClaimRef, LeaseRef, Mode, Place, WaitPolicy};
 pub use clock::{Clock, Moment, VirtualClock};
 pub use grant::{Claimed, ClaimedAll, Grant, Renewal, Validity, Waiting};
-pub use notifier::{Notifier, Subscription};
+pub use notifier::{Notification, Notifier, Subscription};
 pub use token::{place_of_token, token_of_place};

@@ -2,14 +2,47 @@
 
 use std::time::SystemTime;
 
-use leasehold_core::seam::{Claim, Grant, Moment, Validity};
-use leasehold_core::{FencingToken, Participant};
+use leasehold_core::seam::{Claim, Grant, Mode, Moment, Validity};
+use leasehold_core::{Error, ErrorKind, FencingToken, Participant, Result};
 
 use crate::client::Link;
 
 /// Tokens are counted over all names.
 #[derive(Default)]
 pub(crate) struct Tokens(u64);
+
+/// The greatest number that tokens can be raised to: far from their end.
+pub(crate) const MAX_FLOOR: FencingToken = FencingToken::new(1 << 62);
+
+impl Tokens {
+    /// The greatest one that was given out, or that they were raised to.
+    pub(crate) fn mark(&self) -> FencingToken {
+        FencingToken::new(self.0)
+    }
+
+    /// From now on they are greater than this number.
+    pub(crate) fn raise(&mut self, number: u64) {
+        self.0 = self.0.max(number);
+    }
+
+    /// The next ones, so many of them, all at least `floor`.
+    fn reserve(&mut self, turns: u32, floor: u64) -> FencingToken {
+        self.raise(floor.saturating_sub(1));
+        let first = self.0 + 1;
+        self.0 += u64::from(turns);
+        FencingToken::new(first)
+    }
+}
+
+/// Refuses a number that tokens cannot be raised to.
+pub(crate) fn check_floor(floor: Option<FencingToken>) -> Result<()> {
+    match floor {
+        Some(floor) if floor > MAX_FLOOR => {
+            Err(Error::new(ErrorKind::Invalid, format!("tokens cannot be raised to {floor}, only to {MAX_FLOOR}")))
+        }
+        _ => Ok(()),
+    }
+}
 
 pub(crate) struct Entry {
     pub(crate) claim: Claim,
@@ -48,10 +81,27 @@ impl Entry {
 
     /// Reserves its tokens.
     pub(crate) fn admit(&mut self, tokens: &mut Tokens, now: Moment) {
-        let (first, turns) = (FencingToken::new(tokens.0 + 1), self.claim.turns());
-        tokens.0 += u64::from(turns);
-        self.token = Some((first, turns));
+        let turns = self.claim.turns();
+        self.token = Some((tokens.reserve(turns, self.floor()), turns));
         self.began = now;
+    }
+
+    /// What it was asked for with `floor` becomes true of it (S16).
+    pub(crate) fn raise(&mut self, floor: Option<FencingToken>, tokens: &mut Tokens) {
+        self.claim.floor = self.claim.floor.max(floor);
+        let Some((first, turns)) = self.token.filter(|(first, _)| first.get() < self.floor()) else { return };
+        let raised = if self.claim.mode == Mode::Exclusive {
+            // Nobody was granted the lock since it was: whatever others have, this is greater.
+            tokens.raise(self.floor() + u64::from(turns) - 1);
+            FencingToken::new(self.floor())
+        } else {
+            tokens.reserve(turns, self.floor())
+        };
+        self.token = Some((raised.max(first), turns));
+    }
+
+    fn floor(&self) -> u64 {
+        self.claim.floor.map_or(0, FencingToken::get)
     }
 
     pub(crate) fn grant(&self) -> Option<Grant> {

@@ -20,12 +20,14 @@ use leasehold_core::seam::{
     VirtualClock, async_trait,
 };
 use leasehold_core::support::locked;
-use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Loss, Name, Result};
+use leasehold_core::{
+    Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Loss, Name, Raises, Result,
+};
 use tokio::task::coop::consume_budget;
 
 use crate::claim::Queue;
 use crate::client::{Link, Passes};
-use crate::entry::Tokens;
+use crate::entry::{MAX_FLOOR, Tokens, check_floor};
 
 /// A client of an in-memory store.
 ///
@@ -278,6 +280,15 @@ impl Backend for Memory {
         self.request(|store| store.with_queue(name, evict)).await
     }
 
+    async fn mark(&self) -> Result<FencingToken> {
+        self.request(|store| store.world.state().0.tokens.mark()).await
+    }
+
+    async fn raise(&self, number: FencingToken) -> Result<()> {
+        check_floor(Some(number))?;
+        self.request(|store| store.world.state().0.tokens.raise(number.get())).await
+    }
+
     fn guarantees(&self) -> Guarantees {
         Guarantees::none("memory")
             .fencing(Fencing::WhileDataLives)
@@ -287,6 +298,7 @@ impl Backend for Memory {
             .recovery(Duration::from_millis(5))
             .atomic_multi(usize::MAX)
             .min_hold_outlives_process(true)
+            .raises(Raises::Holds(MAX_FLOOR))
             .notes("one process; lives and dies with it")
     }
 

@@ -61,6 +61,14 @@ impl Backend for Counting {
         self.inner.evict(name, token).await
     }
 
+    async fn mark(&self) -> Result<FencingToken> {
+        self.inner.mark().await
+    }
+
+    async fn raise(&self, number: FencingToken) -> Result<()> {
+        self.inner.raise(number).await
+    }
+
     fn guarantees(&self) -> Guarantees {
         self.inner.guarantees()
     }

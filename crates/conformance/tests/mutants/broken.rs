@@ -42,6 +42,7 @@ impl Broken {
     pub(crate) fn asked(&self, claim: &Claim, sent: Moment) -> Claim {
         let mut asked = claim.clone().with_label(&format!("{} {}", claim.id, claim.label));
         asked.name = self.encoded(&claim.name);
+        asked.floor = claim.floor.map(|floor| self.counted(floor));
         match self.world.defect {
             Some(Defect::GrantsLessThanItSays) => asked.ttl = claim.ttl * 3 / 5,
             Some(Defect::CountsFromTheClaim) => {
@@ -105,6 +106,11 @@ impl Broken {
     pub(crate) fn forget(&self, id: ClaimId) -> Option<Known> {
         let mut known = self.world.known();
         known.iter().position(|k| k.claim.id == id).map(|at| known.remove(at))
+    }
+
+    /// What the memory store counts, which is shown as this.
+    pub(crate) fn counted(&self, token: FencingToken) -> FencingToken {
+        FencingToken::new(token.get().saturating_sub(self.world.floor()))
     }
 
     pub(crate) fn shown(&self, token: FencingToken) -> FencingToken {

@@ -77,7 +77,7 @@ impl Backend for Broken {
                 mine.undone |= undone && mine.claim.mode == Mode::Exclusive;
                 mine.asked.clone()
             });
-            let token = t.token.map(|token| FencingToken::new(token.get().saturating_sub(self.world.floor())));
+            let token = t.token.map(|token| self.counted(token));
             asked.push(lease(&claim.unwrap_or_else(|| (*t.claim).clone()), token));
         }
         let mut answers = Vec::new();
@@ -145,7 +145,7 @@ impl Backend for Broken {
         let evicted = if self.evicts_all_holders(name, token).await {
             self.evict_all_holders(name).await?
         } else {
-            let counted = FencingToken::new(token.get().saturating_sub(self.world.floor()));
+            let counted = self.counted(token);
             let name = self.encoded(name);
             self.knows(&name, counted).await && self.world.memory().evict(&name, counted).await?
         };
@@ -161,6 +161,14 @@ impl Backend for Broken {
         }
         self.serve(name).await;
         Ok(evicted)
+    }
+
+    async fn mark(&self) -> Result<FencingToken> {
+        Ok(FencingToken::new(self.world.memory().mark().await?.get() + self.world.floor()))
+    }
+
+    async fn raise(&self, number: FencingToken) -> Result<()> {
+        self.world.memory().raise(self.counted(number)).await
     }
 
     fn guarantees(&self) -> Guarantees {

@@ -282,7 +282,8 @@ impl Lock {
         }
         let (id, mode, policy) = (client.claim_id(now)?, self.mode, options.policy);
         let turns = claimant.as_ref().map_or(TURNS, |claimant| claimant.turns);
-        let claim = Claim { name: full_name, id, mode, policy, ttl: options.ttl, label: label.clone(), turns };
+        let (ttl, text) = (options.ttl, label.clone());
+        let claim = Claim { name: full_name, id, mode, policy, ttl, label: text, floor: None, turns };
         let outage_since = claimant.as_ref().and_then(|claimant| claimant.outage_since);
         let left = wait.left(now.since(started));
         let acquired = acquire(client, claim, now, left, options.max_hold, outage_since).await;

@@ -208,6 +208,7 @@ impl MultiLock {
                 policy,
                 ttl: options.ttl,
                 label: options.label.clone(),
+                floor: None,
                 turns: TURNS,
             })
         };

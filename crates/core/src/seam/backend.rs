@@ -39,6 +39,8 @@ use crate::seam::token::FencingToken;
 /// | S13 | A lease **never gets shorter** by an older, late or repeated request: the server keeps the latest end, and what was answered stays true. Only `release_after` shortens one. |
 /// | S14 | `renew` **answers for the hold's own entry**, not for the session, lease or file that carries it: one that was deleted, restored from a backup or evicted at any moment is `Lost` at the next renewal (or, where one of several servers has not heard of it yet, the answer counts from before), also if a late request of its claim waits in its place. Each lease carries the mode and the label that its claim has now: a store that writes a missing entry again writes these, and another store may ignore them. A proof counts only if it came from a server that may still decide: not from a former leader, nor under another server's session limit. |
 /// | S15 | After `release_after` nothing renews the hold: it ends that long from now, neither sooner nor later than the store's granularity, also if this client has gone. `release` ends it before. |
+/// | S16 | A grant to a claim with a [`floor`](crate::seam::Claim) has at least that token, and each later conflicting one is greater than all of its turns. A hold that has a smaller one is **raised**, never lowered, and the answer says what it is now; a hold that excludes all others is raised to the floor itself. Until the hold ends, `evict` and a fence know it by that token. A waiter keeps the greatest floor of its requests. Where [`raises`](crate::Guarantees::raises) is `Places`, the token of a place stays as it is, and a smaller one is answered; where it is `No`, a floor changes nothing. One beyond the store's limit is `Invalid`, and changes nothing. |
+/// | S17 | After `raise(number)` was answered, each place of any name that is taken from then on is granted with a token greater than `number`; where `raises` is `Holds`, so is each waiter that is granted from then on. It lowers nothing, also if it comes late or again, and lives as long as the order of tokens does. `mark` is at least as great as every token, of all turns of all names, that was granted before it was asked for. |
 #[async_trait]
 #[auto_impl(Arc, Box)]
 pub trait Backend: Send + Sync + Debug + 'static {
@@ -106,6 +108,22 @@ pub trait Backend: Send + Sync + Debug + 'static {
     /// where the store can do it. Token 0 belongs to no hold of Leasehold: it ends what another
     /// tool holds, where the store can tell that.
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool>;
+
+    /// A number that no token exceeds which this store has granted so far, of whatever name (S17).
+    ///
+    /// Core never asks. It is for those who move from this store to another one.
+    async fn mark(&self) -> Result<FencingToken> {
+        Err(Error::new(ErrorKind::Unsupported, "this store does not say how far its tokens are"))
+    }
+
+    /// From now on tokens are greater than `number`, of all names (S17).
+    ///
+    /// Core never asks. It is for those who move to this store from another one, whose
+    /// [`mark`](crate::seam::Backend::mark) it is. A number above the limit of
+    /// [`raises`](crate::Guarantees::raises) is [`Invalid`](ErrorKind::Invalid).
+    async fn raise(&self, _number: FencingToken) -> Result<()> {
+        Err(Error::new(ErrorKind::Unsupported, "the tokens of this store cannot be raised"))
+    }
 
     /// What this store gives, as it is configured. Core asks once, when the store is made.
     fn guarantees(&self) -> Guarantees;

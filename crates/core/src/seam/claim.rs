@@ -35,13 +35,25 @@ pub struct Claim {
     pub ttl: Duration,
     /// The label, for people to read.
     pub label: Arc<str>,
+    /// The least token that a grant may have, and that a hold is raised to (S16): for a store over other stores, all of which
+    /// must know a hold by one token. Core sets none.
+    pub floor: Option<FencingToken>,
     pub(crate) turns: u32,
 }
 
 impl Claim {
     /// A claim with a new id.
     pub fn new(name: impl Into<Name>, mode: Mode, policy: WaitPolicy, ttl: Duration, label: &str) -> Claim {
-        Claim { name: name.into(), id: ClaimId::fresh(), mode, policy, ttl, label: label.into(), turns: TURNS }
+        Claim {
+            name: name.into(),
+            id: ClaimId::fresh(),
+            mode,
+            policy,
+            ttl,
+            label: label.into(),
+            floor: None,
+            turns: TURNS,
+        }
     }
 
     /// How many tokens a grant of this claim reserves, where the store draws them at the grant: one, or for `Fast` one for each of

@@ -97,6 +97,11 @@ impl Clock {
         Clock(None)
     }
 
+    /// Whether instants of both can be compared.
+    pub fn is_same(&self, other: &Clock) -> bool {
+        self.0.as_ref().map(Arc::as_ptr) == other.0.as_ref().map(Arc::as_ptr)
+    }
+
     /// Now, on this clock.
     pub fn now(&self) -> Moment {
         match &self.0 {

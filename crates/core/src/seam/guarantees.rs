@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use crate::seam::error::{Error, ErrorKind, Result};
+use crate::seam::token::FencingToken;
 use crate::support::setters::setters;
 
 /// What a store gives, as it is configured now: data for programs that check it before they start.
@@ -55,6 +56,8 @@ pub struct Guarantees {
     /// longer, if its process ends first. Otherwise it is free as soon as the store notices that
     /// the process has gone, at the latest after its TTL.
     pub min_hold_outlives_process: bool,
+    /// Whether tokens can be raised, so that they go on behind those of another store.
+    pub raises: Raises,
     /// What else an operator should know, in one or two sentences.
     pub notes: &'static str,
     /// Why this very server may give less, by the settings that it had when the store connected.
@@ -76,6 +79,7 @@ impl Guarantees {
             recovery: Duration::from_secs(1),
             atomic_multi: 1,
             min_hold_outlives_process: false,
+            raises: Raises::No,
             notes: "",
             warnings: Vec::new(),
         }
@@ -94,6 +98,8 @@ impl Guarantees {
         atomic_multi: usize => atomic_multi;
         /// Sets whether a `min_hold` is kept when its process ends.
         min_hold_outlives_process: bool => min_hold_outlives_process;
+        /// Sets whether tokens can be raised.
+        raises: Raises => raises;
         /// Sets the notes for operators.
         notes: &'static str => notes;
     }
@@ -172,4 +178,17 @@ pub enum Fairness {
     Bounded,
     /// `fair` claims get the lock in the order in which the store recorded them.
     Strict,
+}
+
+/// Whether a store can raise its tokens above a number that it did not give out itself: what a move from another store to
+/// this one needs, or back (clauses S16 and S17 of [`Backend`](crate::seam::Backend)).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Raises {
+    /// It cannot.
+    No,
+    /// The tokens of places that are taken afterwards, up to this number: the store numbers a place when it is *taken*.
+    Places(FencingToken),
+    /// Also that of a hold, up to this number: the store numbers a hold when it is *granted*.
+    Holds(FencingToken),
 }

@@ -5,7 +5,7 @@
 //! wrong, and the conformance suite has a case for each.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{broadcast, watch};
 
@@ -58,13 +58,21 @@ struct Inner {
     /// When the store was last out of touch with its server, in nanoseconds; 0: never.
     interrupted: AtomicU64,
     holder_changed: broadcast::Sender<Name>,
+    /// That of the store of which this one is a part.
+    upper: OnceLock<Notifier>,
 }
 
-/// What a notification says.
-pub(crate) enum Notification {
+/// What a notification says to whoever [subscribes](Notifier::subscribe) to it: as the method of [`Notifier`] of that name.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Notification {
+    /// Something has changed.
     ClaimAgain,
+    /// The claim is granted.
     Granted(Grant),
+    /// The entry of the claim is gone.
     Lost(Loss),
+    /// The hold lasts only so long.
     Shortened(Validity),
 }
 
@@ -81,6 +89,7 @@ impl Notifier {
             renew_holds: watch::Sender::new(0),
             interrupted: AtomicU64::new(0),
             holder_changed: broadcast::Sender::new(64),
+            upper: OnceLock::new(),
         }))
     }
 
@@ -117,6 +126,7 @@ impl Notifier {
     /// The holder of this name, or its label, may have changed: observers read again.
     pub fn holder_changed(&self, name: &Name) {
         let _ = self.0.holder_changed.send(name.clone());
+        self.tell_upper(|upper| upper.holder_changed(name));
     }
 
     /// All claims are claimed again, and all holds are renewed at once.
@@ -136,6 +146,26 @@ impl Notifier {
     /// [`Owner`](crate::Owner) does not enter it again. Another client may have been granted the lock, with a greater token.
     pub fn interrupted(&self, at: Moment) {
         self.0.interrupted.fetch_max(at.as_nanos(), Ordering::AcqRel);
+        self.tell_upper(|upper| upper.interrupted(at));
+    }
+
+    /// For a store over other stores: this one is a part of it. What concerns no single claim is said to `upper`, too: that a holder
+    /// changed, that all holds are to be renewed, that the connection broke. The first call counts, and no store is a part of itself.
+    pub fn is_part_of(&self, upper: &Notifier) {
+        let _ = self.0.upper.set(upper.clone());
+    }
+
+    /// For a store over other stores: `listener` is told what this one says of its claim `id`, until the subscription is dropped.
+    /// It must not block, and it is called from wherever the store notifies.
+    pub fn subscribe(&self, id: ClaimId, listener: impl Fn(Notification) + Send + Sync + 'static) -> Subscription {
+        self.listen(id, Arc::new(Function(listener)));
+        Subscription::new(Unlisten(self.clone(), id))
+    }
+
+    fn tell_upper(&self, tell: impl FnOnce(&Notifier)) {
+        if let Some(upper) = self.0.upper.get() {
+            tell(upper);
+        }
     }
 
     /// Whether what was asked for at this moment is known to have outlived the last interruption.
@@ -147,6 +177,7 @@ impl Notifier {
     /// The keeper renews all holds, and plans anew by when they end now.
     fn renew_holds(&self) {
         self.0.renew_holds.send_modify(|times| *times += 1);
+        self.tell_upper(Notifier::renew_holds);
     }
 
     /// Changes whenever all holds are to be renewed at once.
@@ -182,8 +213,26 @@ impl Notifier {
     }
 }
 
-/// A name that is observed: what [`Backend::observe`](crate::seam::Backend::observe) returns.
-/// Dropping it ends the observation.
+/// A function that listens.
+struct Function<F>(F);
+
+impl<F: Fn(Notification) + Send + Sync> Listener for Function<F> {
+    fn notify(&self, notification: Notification) {
+        (self.0)(notification);
+    }
+}
+
+/// Ends a subscription to a claim.
+struct Unlisten(Notifier, ClaimId);
+
+impl Drop for Unlisten {
+    fn drop(&mut self) {
+        self.0.unlisten(self.1);
+    }
+}
+
+/// A name that is observed, as [`Backend::observe`](crate::seam::Backend::observe) returns it, or a claim of which a
+/// [store over others](Notifier::subscribe) hears. Dropping it ends that.
 #[must_use = "the subscription ends when this is dropped"]
 pub struct Subscription(Option<Box<dyn Send + Sync>>);
 
