@@ -14,16 +14,18 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 /// | `redlock://[user:password@]host:port,host:port,host:port[/db]` | `redlock` |
 /// | `etcd://[user:password@]host:port,host:port[/namespace]` | `etcd` |
 /// | `zookeeper://[user:password@]host:port,host:port[/path]` | `zookeeper` |
+/// | `postgres://user:password@host[:port][,host…]/database`, or `postgresql://…` | `postgres` |
 /// | `sqlite:///absolute/path` | `sqlite` |
 ///
-/// With the feature `tls`, an `s` behind the scheme asks for TLS: `rediss://`, `rediss+cluster://`, `redlocks://`, `etcds://`, `zookeepers://`. There is a TLS connection then, or an
-/// error; nothing is sent in plain text. The words `ca=file`, `cert=file` and `key=file`, and `server_name=name` say whom to trust
-/// and what to show; each store's `Tls` documents them.
+/// With the feature `tls`, an `s` behind the scheme asks for TLS: `rediss://`, `rediss+cluster://`, `redlocks://`, `etcds://`,
+/// `zookeepers://`. There is a TLS connection then, or an error; nothing is sent in plain text. The words `ca=file`, `cert=file`
+/// and `key=file`, and `server_name=name` say whom to trust and what to show; each store's `Tls` documents them. PostgreSQL has the
+/// words of its own clients: `sslmode=verify-full`, `sslrootcert`, `sslcert`, `sslkey`.
 ///
 /// Each store's crate documents the parameters of its URL. For what a URL cannot say, make the store by its own type and pass
 /// it to [`Store::new`].
 ///
-/// A server that is set up to forget locks, such as Redis with an eviction policy or without persistence, is reported: by
+/// A server that is set up to forget locks, such as Redis with an eviction policy or PostgreSQL without `fsync`, is reported: by
 /// events of level `WARN`, and in [`Guarantees::warnings`](crate::Guarantees::warnings).
 ///
 /// # Errors
@@ -139,6 +141,7 @@ pub async fn connect_backend(url: impl AsRef<str>) -> Result<Box<dyn Backend>> {
         "redlock" | "redlocks" => connect!("redlock", leasehold_redlock::Redlock),
         "etcd" | "etcds" => connect!("etcd", leasehold_etcd::Etcd),
         "zookeeper" | "zookeepers" => connect!("zookeeper", leasehold_zookeeper::ZooKeeper),
+        "postgres" | "postgresql" => connect!("postgres", leasehold_postgres::Postgres),
         #[cfg(any(not(feature = "sqlite"), target_os = "linux"))]
         "sqlite" => connect!("sqlite", leasehold_sqlite::Sqlite),
         #[cfg(all(feature = "sqlite", not(target_os = "linux")))]
@@ -146,7 +149,7 @@ pub async fn connect_backend(url: impl AsRef<str>) -> Result<Box<dyn Backend>> {
             Err(Error::new(ErrorKind::Unsupported, "sqlite:// needs Linux: CLOCK_BOOTTIME, boot ids and /proc"))
         }
         _ => {
-            let known = "memory, sqlite, redis, redis+cluster, redlock, etcd, zookeeper";
+            let known = "memory, sqlite, postgres, redis, redis+cluster, redlock, etcd, zookeeper";
             Err(Error::new(ErrorKind::Invalid, format!("unknown scheme {scheme:?}; the known ones are {known}")))
         }
     }

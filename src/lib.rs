@@ -1,8 +1,8 @@
-//! Distributed locks for Rust: one API over Redis, Redlock, etcd, ZooKeeper, SQLite and memory.
+//! Distributed locks for Rust: one API over PostgreSQL, Redis, Redlock, etcd, ZooKeeper, SQLite and memory.
 //!
 //! ```
 //! # #[tokio::main] async fn main() -> leasehold::Result<()> {
-//! let store = leasehold::connect("memory://").await?;    // or redis:// redlock:// etcd:// zookeeper:// sqlite://
+//! let store = leasehold::connect("memory://").await?;    // or postgres:// redis:// redlock:// etcd:// zookeeper:// sqlite://
 //! let guard = store.lock("orders/42").acquire().await?;  // waits in the queue
 //! println!("token {}", guard.fencing_token());           // the resource refuses a smaller token
 //! guard.release().await?;                                // drop also releases, in the background
@@ -32,7 +32,7 @@
 //!
 //! # Features
 //!
-//! Each store is a feature: `memory` (default), `redis`, `redlock`, `etcd`, `zookeeper`, `sqlite`. A feature adds a store and its
+//! Each store is a feature: `memory` (default), `redis`, `redlock`, `etcd`, `zookeeper`, `postgres`, `sqlite`. A feature adds a store and its
 //! URL scheme, and changes nothing else. `tls` adds TLS to those of them that have it (it needs a C compiler to build), `sasl` accounts of ZooKeeper's servers. `sqlite` builds everywhere and works on Linux: elsewhere [`connect`] returns
 //! [`Unsupported`](ErrorKind::Unsupported). `etcd` needs `protoc` to build (Debian: `protobuf-compiler`).
 
@@ -77,6 +77,10 @@ pub use leasehold_etcd as etcd;
 /// Locks in a ZooKeeper ensemble.
 #[cfg(feature = "zookeeper")]
 pub use leasehold_zookeeper as zookeeper;
+
+/// Locks in a PostgreSQL database, and [`HELD`](postgres::HELD) for transactions of your own in it.
+#[cfg(feature = "postgres")]
+pub use leasehold_postgres as postgres;
 
 /// Locks in a file, for the processes of one machine, which must be Linux.
 #[cfg(all(feature = "sqlite", target_os = "linux"))]

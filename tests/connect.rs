@@ -13,7 +13,8 @@ async fn what_is_no_url_of_ours_is_invalid() {
     for url in ["", "localhost", "redis", "mysql://localhost", "://x", "memory://host", "REDIS:/x"] {
         assert_eq!(refused(url).await.kind(), ErrorKind::Invalid, "{url}");
     }
-    assert!(refused("mysql://localhost").await.to_string().contains("etcd"), "the known schemes are named");
+    let known = refused("mysql://localhost").await.to_string();
+    assert!(known.contains("etcd") && known.contains("postgres"), "the known schemes are named");
 }
 
 #[test]
@@ -22,7 +23,7 @@ fn whatever_a_scheme_is_it_is_known_or_refused_and_no_secret_is_shown() {
     let corpus = "mysql://me:S3CRET@h\nme:S3CRET@redis://h\nREDIS://:S3CRET@h\nredis:/h\n://x\n";
     leasehold_fuzz::fuzz_urls(corpus, |url| {
         // A store has a test of its own.
-        if ["memory", "sqlite", "red", "etcd", "zookeeper"].iter().any(|scheme| url.trim().starts_with(scheme)) {
+        if ["memory", "sqlite", "red", "etcd", "zookeeper", "postgres"].iter().any(|scheme| url.trim().starts_with(scheme)) {
             return String::new();
         }
         let error = runtime.block_on(refused(url));
@@ -31,13 +32,32 @@ fn whatever_a_scheme_is_it_is_known_or_refused_and_no_secret_is_shown() {
     });
 }
 
-#[cfg(not(feature = "redis"))]
+#[cfg(not(all(feature = "redis", feature = "postgres")))]
 #[tokio::test]
 async fn a_feature_that_is_off_is_named_and_no_secret_is_shown() {
-    let error = refused("redis://user:s3ntinel@localhost").await;
-    assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("feature \"redis\""), "{error}");
-    assert!(!format!("{error} {error:?}").contains("s3ntinel"));
+    for (feature, is_on, url) in [
+        ("redis", cfg!(feature = "redis"), "redis://user:s3ntinel@localhost"),
+        ("postgres", cfg!(feature = "postgres"), "postgres://user:s3ntinel@localhost/db"),
+        ("postgres", cfg!(feature = "postgres"), "postgresql://user:s3ntinel@localhost/db"),
+    ] {
+        if !is_on {
+            let error = refused(url).await;
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.to_string().contains(&format!("feature \"{feature}\"")), "{error}");
+            assert!(!format!("{error} {error:?}").contains("s3ntinel"));
+        }
+    }
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test]
+async fn both_schemes_of_postgres_reach_its_store() {
+    for url in ["postgres://me:s3ntinel@localhost", "postgresql://me:s3ntinel@localhost/db?sslmode=prefer"] {
+        let error = refused(url).await;
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("the store's URL"), "{error}");
+        assert!(!format!("{error} {error:?}").contains("s3ntinel"));
+    }
 }
 
 #[cfg(all(feature = "sqlite", not(target_os = "linux")))]

@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 use crate::run::{Outcome, cargo, output};
 
 /// The stores that users choose from.
-const STORES: [&str; 6] = ["memory", "redis", "redlock", "etcd", "zookeeper", "sqlite"];
+const STORES: [&str; 7] = ["memory", "redis", "redlock", "etcd", "zookeeper", "postgres", "sqlite"];
 
 /// What only certain stores may bring: who, and which crates.
-const CLIENTS: [(&[&str], &[&str]); 4] = [
+const CLIENTS: [(&[&str], &[&str]); 5] = [
     (&["redis", "redlock", "redis-client"], &["leasehold-redis-client", "redis"]),
     (&["etcd"], &["etcd-client", "tonic", "prost"]),
     (&["zookeeper"], &["zookeeper-client"]),
+    (&["postgres"], &["tokio-postgres"]),
     (FILE, &["rusqlite", "libsqlite3-sys"]),
 ];
 

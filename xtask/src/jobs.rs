@@ -29,7 +29,7 @@ pub(crate) fn msrv() -> Outcome {
 
 /// What works on every system is tested on this one. Needs neither a server nor protoc.
 pub(crate) fn portable() -> Outcome {
-    let features = "memory,redis,redlock,zookeeper,sqlite";
+    let features = "memory,redis,redlock,zookeeper,postgres,sqlite";
     run(cargo(&["test", "-p", "leasehold-core", "-p", "leasehold-memory"]))?;
     run(cargo(&["test", "-p", "leasehold", "--features", features]))
 }
@@ -39,7 +39,7 @@ pub(crate) fn targets() -> Outcome {
     setup::setup()?;
     for target in TARGETS {
         let check = ["--target", target, "-p", "leasehold-core", "-p", "leasehold-memory", "-p", "leasehold"];
-        let features = "leasehold/redis,leasehold/redlock,leasehold/etcd,leasehold/zookeeper,leasehold/sqlite";
+        let features = "leasehold/redis,leasehold/redlock,leasehold/etcd,leasehold/zookeeper,leasehold/postgres,leasehold/sqlite";
         run(cargo(&[&["check", "--features", features, "--tests"], &check[..]].concat()))
             .map_err(|error| format!("{error}; if the target is missing: rustup target add {target}"))?;
     }

@@ -10,13 +10,14 @@ use crate::{
 };
 
 /// The features of the facade that must build alone.
-const FEATURES: [&str; 13] = [
+const FEATURES: [&str; 15] = [
     "",
     "memory",
     "redis",
     "redlock",
     "etcd",
     "zookeeper",
+    "postgres",
     "sqlite",
     "tls",
     "redis,tls",
@@ -24,6 +25,7 @@ const FEATURES: [&str; 13] = [
     "etcd,tls",
     "zookeeper,tls",
     "zookeeper,sasl",
+    "postgres,tls",
 ];
 
 /// Programs that have our SQLite store and sqlx, of which a program can link only one SQLite.
