@@ -1,4 +1,4 @@
-//! The suite against a private PostgreSQL server.
+//! The suite against a private PostgreSQL server, or the one of `LEASEHOLD_POSTGRES_URL`.
 
 #![allow(dead_code, unreachable_pub, reason = "a part is for the other suites")]
 
@@ -6,8 +6,14 @@ mod harness;
 
 use std::process::ExitCode;
 
-use harness::World;
+use harness::{External, World};
+use leasehold_testbed::external_url;
 
 fn main() -> ExitCode {
-    leasehold_conformance::main(World::direct)
+    leasehold_conformance::main(|| async {
+        match external_url("LEASEHOLD_POSTGRES_URL") {
+            Some(url) => External::at(url).await,
+            None => World::direct().await,
+        }
+    })
 }

@@ -1,4 +1,4 @@
-//! The powers of the suite over a private PostgreSQL server, reached as it is, through PgBouncer, or both.
+//! The powers of the suite over a private PostgreSQL server, reached as it is, through PgBouncer, or both, and over one of somebody else.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a harness that cannot do its part has failed")]
 
@@ -203,6 +203,39 @@ impl Harness for World {
     fn heap(&self) -> usize {
         let stats = ALLOCATOR.stats();
         stats.bytes_allocated - stats.bytes_deallocated
+    }
+}
+
+/// A server of somebody else, with or without a pooler before it: it is used, and not disturbed.
+pub struct External {
+    url: String,
+    is_rung: bool,
+}
+
+impl External {
+    pub async fn at(url: String) -> Arc<dyn Harness> {
+        let is_rung = connected(|| Store::connect(&url)).await.guarantees().pushed_wake;
+        Arc::new(External { url, is_rung })
+    }
+}
+
+#[async_trait]
+impl Harness for External {
+    fn store_name(&self) -> &'static str {
+        "postgres"
+    }
+
+    async fn client(&self) -> Arc<dyn Backend> {
+        Arc::new(connected(|| Store::connect(&self.url)).await)
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let able: &[Need] = if self.is_rung { &[Need::PushedWake] } else { &[] };
+        Capabilities::new(able, "the server of LEASEHOLD_POSTGRES_URL is not ours to disturb")
     }
 }
 
