@@ -39,7 +39,8 @@ pub(crate) fn targets() -> Outcome {
     setup::setup()?;
     for target in TARGETS {
         let check = ["--target", target, "-p", "leasehold-core", "-p", "leasehold-memory", "-p", "leasehold"];
-        let features = "leasehold/redis,leasehold/redlock,leasehold/etcd,leasehold/zookeeper,leasehold/postgres,leasehold/sqlite";
+        let features =
+            "leasehold/redis,leasehold/redlock,leasehold/etcd,leasehold/zookeeper,leasehold/postgres,leasehold/sqlite";
         run(cargo(&[&["check", "--features", features, "--tests"], &check[..]].concat()))
             .map_err(|error| format!("{error}; if the target is missing: rustup target add {target}"))?;
     }

@@ -62,6 +62,8 @@ pub(crate) enum Command {
     Guarantees(Guarantees),
     Verify(crate::verify::Verify),
     Compare(crate::compare::Compare),
+    #[cfg(feature = "postgres")]
+    PostgresSchema(crate::schema::PostgresSchema),
     Completions(Completions),
     Man(Man),
 }
@@ -69,7 +71,8 @@ pub(crate) enum Command {
 /// Which store.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StoreArg {
-    /// The store: sqlite:///PATH, redis://HOST[:PORT][/DB], redlock://HOST,HOST,HOST, etcd://HOST,…, zookeeper://HOST,…
+    /// The store: sqlite:///PATH, postgres://USER@HOST/DATABASE, redis://HOST[:PORT][/DB], redlock://HOST,HOST,HOST,
+    /// etcd://HOST,…, zookeeper://HOST,…
     /// [default: $LEASEHOLD_STORE, or the file leasehold/locks.db in $XDG_STATE_HOME or ~/.local/state].
     ///
     /// Put a URL with a password into $LEASEHOLD_STORE: other users can read the arguments of a process.

@@ -23,6 +23,8 @@ mod retry;
 mod run;
 mod run_outcome;
 mod runtime;
+#[cfg(feature = "postgres")]
+mod schema;
 mod signals;
 mod status_line;
 mod store_url;
@@ -75,6 +77,8 @@ fn command() -> io::Result<Exit> {
             in_runtime(many(), || verify::main(args, signals))?
         }
         Command::Compare(args) => in_runtime(many(), || compare::main(args))?,
+        #[cfg(feature = "postgres")]
+        Command::PostgresSchema(args) => schema::main(&args),
         Command::Completions(args) => manual::completions(args.shell),
         Command::Man(args) => manual::pages(args.of.as_deref()),
     }

@@ -96,16 +96,16 @@ impl StoreUrl {
                 Err(Error::new(ErrorKind::Unsupported, what))
             }
             Some(
-                "memory" | "sqlite" | "redis" | "redis+sentinel" | "redis+cluster" | "redlock" | "etcd" | "zookeeper",
+                "memory" | "sqlite" | "postgres" | "postgresql" | "redis" | "redis+sentinel" | "redis+cluster"
+                | "redlock" | "etcd" | "zookeeper",
             )
             | None => Ok(()),
             Some(scheme) if !is_scheme(scheme) => {
                 Err(Error::new(ErrorKind::Invalid, "a URL begins with its scheme, as in redis://host"))
             }
             Some(scheme) => {
-                let what = format!(
-                    "unknown scheme {scheme:?}; the known ones are sqlite, redis, redis+cluster, redlock, etcd, zookeeper"
-                );
+                let known = "sqlite, postgres, redis, redis+cluster, redlock, etcd, zookeeper";
+                let what = format!("unknown scheme {scheme:?}; the known ones are {known}");
                 Err(Error::new(ErrorKind::Invalid, what))
             }
         }
@@ -177,12 +177,27 @@ fn is_scheme(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+')
 }
 
+/// Parameters of stores that have no secret in them. `bells` of PostgreSQL may be a URL with a password.
+const KNOWN: [&str; 12] = [
+    "timeout=",
+    "prefix=",
+    "ca=",
+    "cert=",
+    "server_name=",
+    "schema=",
+    "connections=",
+    "install=",
+    "sslmode=",
+    "sslrootcert=",
+    "sslcert=",
+    "target_session_attrs=",
+];
+
 /// A parameter that no store has may be a password.
 fn without_unknown_parameters(url: &str) -> String {
     let Some((before, query)) = url.split_once('?') else { return url.into() };
-    let known =
-        |pair: &&str| ["timeout=", "prefix=", "ca=", "cert=", "server_name="].iter().any(|key| pair.starts_with(key));
-    let shown: Vec<&str> = query.split('&').map(|pair| if known(&pair) { pair } else { "…" }).collect();
+    let is_known = |pair: &str| pair == "bells=off" || KNOWN.iter().any(|key| pair.starts_with(key));
+    let shown: Vec<&str> = query.split('&').map(|pair| if is_known(pair) { pair } else { "…" }).collect();
     format!("{before}?{}", shown.join("&"))
 }
 
@@ -225,6 +240,16 @@ mod tests {
             ("me:s3cret@redis://host", "…://host"),
             ("sqlite://me:s3cret@host/x.db", "sqlite://host/x.db"),
             ("redis+sentinel://a,b/main?sentinel_password=s3@cret", "redis+sentinel://…"),
+            (
+                "postgres://me:s3cret@h:1,[::1]/db?schema=locks&install=false",
+                "postgres://h:1,[::1]/db?schema=locks&install=false",
+            ),
+            (
+                "postgresql://me:s3/cret@h/db?sslmode=verify-full&sslkey=/s3cret",
+                "postgresql://h/db?sslmode=verify-full&…",
+            ),
+            ("postgres://h/db?bells=postgres:%2F%2Fme:s3cret%40d&bells=off", "postgres://h/db?…&bells=off"),
+            ("postgres://me:s3cret@h/db?bells=postgres://me:s3cret@d/db", "postgres://…"),
             ("redis+sentinel://a,b/main?@timeout=9&sentinel_password=s3cret", "redis+sentinel://…"),
         ] {
             let url = StoreUrl::new(url);

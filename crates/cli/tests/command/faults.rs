@@ -7,10 +7,10 @@ use crate::support::{self, Family, Running, Stage, is_stopped, send, until};
 use leasehold_testbed::{Proxy, Redis};
 use rustix::process::Signal;
 
-on!(redis, sqlite, etcd, zookeeper, redlock: a_stopped_command);
-on!(redis, sqlite, etcd, zookeeper, redlock: a_killed_command);
-on!(redis, sqlite, etcd, zookeeper, redlock: a_killed_guardian);
-on!(redis, sqlite, etcd, zookeeper, redlock: a_stopped_guardian);
+on!(redis, sqlite, postgres, etcd, zookeeper, redlock: a_stopped_command);
+on!(redis, sqlite, postgres, etcd, zookeeper, redlock: a_killed_command);
+on!(redis, sqlite, postgres, etcd, zookeeper, redlock: a_killed_guardian);
+on!(redis, sqlite, postgres, etcd, zookeeper, redlock: a_stopped_guardian);
 on!(redis, sqlite: both_killed);
 on!(redis, sqlite: both_stopped);
 

@@ -7,10 +7,10 @@ use crate::support::{Family, Running, Stage, code, json, leasehold, output, text
 use rustix::process::Signal;
 use serde_json::Value;
 
-on!(redis, sqlite, etcd, zookeeper: who_ls_and_break);
-on!(redis, sqlite, etcd, zookeeper: guarantees);
-on!(redis, sqlite: readers_share_and_permits_are_counted);
-on!(redis, sqlite, etcd, zookeeper: who_is_elected_runs_and_runs_again_when_elected_again);
+on!(redis, sqlite, postgres, etcd, zookeeper: who_ls_and_break);
+on!(redis, sqlite, postgres, etcd, zookeeper: guarantees);
+on!(redis, sqlite, postgres: readers_share_and_permits_are_counted);
+on!(redis, sqlite, postgres, etcd, zookeeper: who_is_elected_runs_and_runs_again_when_elected_again);
 
 async fn who_ls_and_break(stage: &Stage) {
     assert_eq!(code(&mut stage.leasehold(["who", "job"])), Some(1));

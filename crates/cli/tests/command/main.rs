@@ -22,6 +22,7 @@ mod inspect;
 mod messages;
 mod outage;
 mod output;
+mod postgres;
 mod redlock;
 mod run;
 mod signals;

@@ -11,18 +11,18 @@ use leasehold::seam::Moment;
 use leasehold_testbed::{Redis, RedisOptions};
 use rustix::process::Signal;
 
-on!(redis, sqlite, etcd, zookeeper, redlock: exit_codes_are_the_programs_own);
+on!(redis, sqlite, postgres, etcd, zookeeper, redlock: exit_codes_are_the_programs_own);
 on!(redis, sqlite: streams_are_the_programs);
-on!(redis, sqlite, etcd, zookeeper, redlock: a_held_lock_is_refused_waited_for_and_got);
+on!(redis, sqlite, postgres, etcd, zookeeper, redlock: a_held_lock_is_refused_waited_for_and_got);
 on!(redis, sqlite: a_script_without_an_interpreter_cannot_be_executed);
 on!(redis, sqlite: signals_are_passed_on);
-on!(redis, sqlite, etcd, zookeeper: a_signal_ends_the_wait_and_leaves_no_waiter);
+on!(redis, sqlite, postgres, etcd, zookeeper: a_signal_ends_the_wait_and_leaves_no_waiter);
 on!(redis, sqlite: what_the_caller_ignores_stays_ignored);
 on!(redis, sqlite: the_program_has_a_clean_signal_state);
-on!(redis, sqlite, etcd, zookeeper, redlock: max_hold_ends_even_what_ignores_sigterm);
-on!(redis, sqlite, etcd, zookeeper, redlock: an_evicted_holder_is_ended);
+on!(redis, sqlite, postgres, etcd, zookeeper, redlock: max_hold_ends_even_what_ignores_sigterm);
+on!(redis, sqlite, postgres, etcd, zookeeper, redlock: an_evicted_holder_is_ended);
 on!(redis, sqlite: leftovers);
-on!(redis, sqlite, etcd, zookeeper: min_hold);
+on!(redis, sqlite, postgres, etcd, zookeeper: min_hold);
 on!(redis, sqlite: reports);
 on!(redis, sqlite: as_the_first_process_of_a_namespace);
 

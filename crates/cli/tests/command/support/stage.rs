@@ -4,7 +4,7 @@ use std::any::Any;
 use std::process::Command;
 use std::time::Duration;
 
-use leasehold_testbed::{Etcd, Redis, ZooKeeper};
+use leasehold_testbed::{Etcd, Postgres, PostgresOptions, Redis, ZooKeeper};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -46,6 +46,13 @@ pub(crate) async fn etcd() -> Stage {
 pub(crate) async fn zookeeper() -> Stage {
     let zookeeper = ZooKeeper::start().await.unwrap();
     Stage { url: format!("zookeeper://{}", zookeeper.addr()), _keep: Box::new(zookeeper), ttl: Duration::from_secs(4) }
+}
+
+/// A PostgreSQL of its own.
+pub(crate) async fn postgres() -> Stage {
+    // No machine is switched off here.
+    let postgres = Postgres::start_with(&PostgresOptions::default().set("fsync", "off")).await.unwrap();
+    Stage { url: postgres.url(), _keep: Box::new(postgres), ttl: TTL }
 }
 
 /// Five Redis masters that know nothing of each other.

@@ -1,0 +1,36 @@
+//! `postgres-schema`: the migration of the PostgreSQL store, for those who install it by themselves.
+
+use std::io;
+
+use leasehold::postgres::migration;
+
+use crate::exit::{self, Exit};
+use crate::output;
+
+const AFTER: &str = "\
+Examples:
+  leasehold postgres-schema | psql -v ON_ERROR_STOP=1 orders
+  leasehold postgres-schema --schema locks > migrations/0007_locks.sql
+
+For a role that is not the owner, and again after each newer migration:
+  GRANT USAGE ON SCHEMA leasehold TO app;
+  GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA leasehold TO app;";
+
+/// Print the SQL that installs the PostgreSQL store in a database.
+///
+/// It is one transaction, may be executed again, and brings an older schema up to date while clients run. A client whose role may
+/// create schemas does the same by itself: this is for roles that may not, and for your own tool of migrations.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER)]
+pub(crate) struct PostgresSchema {
+    /// The schema for its tables and functions: `?schema=NAME` of the store's URL.
+    #[arg(long, value_name = "NAME", default_value = "leasehold")]
+    schema: String,
+}
+
+pub(crate) fn main(args: &PostgresSchema) -> io::Result<Exit> {
+    match migration(&args.schema) {
+        Ok(sql) => output::print(&sql).map(|()| Exit::Code(0)),
+        Err(e) => Ok(exit::bad_usage(e)),
+    }
+}
