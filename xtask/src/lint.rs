@@ -1,6 +1,6 @@
 //! Everything that can be said about the code without running it.
 
-use std::{env, fs};
+use std::fs;
 
 use crate::{
     bans,
@@ -28,9 +28,6 @@ const FEATURES: [&str; 15] = [
     "postgres,tls",
 ];
 
-/// Programs that have our SQLite store and sqlx, of which a program can link only one SQLite.
-const BESIDE_SQLX: [&str; 2] = ["crates/sqlite/beside_sqlx/0.8/Cargo.toml", "crates/sqlite/beside_sqlx/0.9/Cargo.toml"];
-
 /// Runs every check, cheapest first, and stops at the first that fails.
 pub(crate) fn lint() -> Outcome {
     run(cargo(&["fmt", "--all", "--check"]))?;
@@ -44,15 +41,6 @@ pub(crate) fn lint() -> Outcome {
     run(doc)?;
     for feature in FEATURES {
         run(cargo(&["check", "-p", "leasehold", "--no-default-features", "--features", feature]))?;
-    }
-    for program in BESIDE_SQLX {
-        // In our own folder for what is built: what they share with us is built already.
-        let folder = env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-        let mut check = cargo(&["check", "--manifest-path", program, "--target-dir"]);
-        // Their manifests have no profile of ours.
-        let debug = env::var_os("CARGO_PROFILE_DEV_DEBUG").unwrap_or_else(|| "line-tables-only".into());
-        check.arg(folder).env("CARGO_PROFILE_DEV_DEBUG", debug);
-        run(check)?;
     }
     each_library_alone()
 }

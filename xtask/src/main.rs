@@ -8,6 +8,8 @@ mod bans;
 mod bench;
 mod binaries;
 mod chaos;
+#[cfg(test)]
+mod guide;
 mod jobs;
 mod lint;
 mod matrix;

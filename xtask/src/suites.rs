@@ -6,7 +6,15 @@ pub(crate) const BY_CARGO: &[(&str, &[&str])] = &[
     ("what a plain `cargo test` runs", &["test", "--no-fail-fast"]),
     ("schedules of core", SCHEDULES),
     ("documentation tests", DOCUMENTATION),
+    ("sqlite beside sqlx 0.8", &beside_sqlx("crates/sqlite/beside_sqlx/0.8/Cargo.toml")),
+    ("sqlite beside sqlx 0.9", &beside_sqlx("crates/sqlite/beside_sqlx/0.9/Cargo.toml")),
 ];
+
+/// A program that has our SQLite store and sqlx, of which a program can link only one SQLite. It is no part of the workspace, which can
+/// have only one, too.
+const fn beside_sqlx(manifest: &'static str) -> [&'static str; 5] {
+    ["test", "--no-fail-fast", "--target-dir=target/beside_sqlx", "--manifest-path", manifest]
+}
 
 /// Without the store that the simulation builds of the same files under another name, as `--doc` heeds no `doctest = false`.
 const DOCUMENTATION: &[&str] =

@@ -60,6 +60,8 @@ use crate::scripts::{SCHEMA, check_schema};
 /// # Ok(()) }
 /// ```
 ///
+/// The project's page `docs/transactions.md` has the whole of it. In short:
+///
 /// - **Execute it outside of savepoints**, which nested transactions of sqlx and diesel are: `ROLLBACK TO` gives up what it holds.
 /// - First in the transaction it fails early; last it is in nobody's way for long. At `REPEATABLE READ` and `SERIALIZABLE`, first: later it
 ///   may fail with a lease that was renewed meanwhile. At `READ COMMITTED` begin the transaction after the grant: what it read before that

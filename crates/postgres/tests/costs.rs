@@ -7,8 +7,8 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, LeaseRef, Mode, Renewal, WaitPolicy};
-use leasehold_postgres::Postgres;
+use leasehold_core::seam::{Backend, Claim, LeaseRef, Mode, Moment, Renewal, WaitPolicy};
+use leasehold_postgres::{HELD, Postgres};
 use support::*;
 
 #[tokio::test]
@@ -69,6 +69,46 @@ async fn a_refused_try_writes_nothing() {
             least = least.min(server.wal().await.unwrap() - before);
         }
         assert_eq!(least, 0);
+    })
+    .await;
+}
+
+/// Its request, and a row lock in the log. `docs/transactions.md` has what it printed.
+#[tokio::test]
+async fn the_condition_adds_a_request_and_a_row_lock_to_a_transaction() {
+    const ROUND: u32 = 50;
+    bounded(async {
+        // Each commit is synced, as in the databases of programs.
+        let server = Server::start().await.unwrap();
+        let store = client(&server).await;
+        let long = Claim::new("a", Mode::Exclusive, WaitPolicy::Try, Duration::from_secs(600), "test");
+        let token = granted(&store, &long).await.token.as_i64();
+        let mut program = program(&server).await;
+        program.batch_execute("CREATE SCHEMA app; CREATE TABLE app.orders AS SELECT 'open' AS state").await.unwrap();
+        let (held, one) = (program.prepare(HELD).await.unwrap(), program.prepare("SELECT 1").await.unwrap());
+        let write = program.prepare("UPDATE app.orders SET state = 'paid'").await.unwrap();
+        // The least of each: others write, too, and the machine does something else now and then.
+        let mut least = [(Duration::MAX, u64::MAX); 3];
+        for _ in 0..10 {
+            for (what, least) in least.iter_mut().enumerate() {
+                let (began, wal) = (Moment::now(), server.wal().await.unwrap());
+                for _ in 0..ROUND {
+                    let tx = program.transaction().await.unwrap();
+                    match what {
+                        0 => drop(tx.execute(&held, &[&"a", &token]).await.unwrap()),
+                        1 => drop(tx.execute(&one, &[]).await.unwrap()),
+                        _ => {}
+                    }
+                    tx.execute(&write, &[]).await.unwrap();
+                    tx.commit().await.unwrap();
+                }
+                let (took, wal) = (Moment::now().since(began) / ROUND, server.wal().await.unwrap() - wal);
+                *least = (took.min(least.0), (wal / u64::from(ROUND)).min(least.1));
+            }
+        }
+        let [held, one, alone] = least;
+        println!("a transaction: {alone:?}; with SELECT 1: {one:?}; with held(): {held:?} (time, bytes of its log)");
+        assert!(held.1 > alone.1 && held.1 < alone.1 + 300, "{least:?}");
     })
     .await;
 }

@@ -1,9 +1,21 @@
-//! Uses both, so that both are built.
+//! The example of `docs/transactions.md` for SQLite and sqlx 0.9: both in one program, of which each is linked to the same SQLite.
 
-use leasehold_sqlite::Sqlite;
-use sqlx::sqlite::SqliteConnectOptions;
+#![allow(unreachable_pub, reason = "an example of a program")]
 
-fn main() {
-    let _ours = Sqlite::connect("sqlite:///locks.db");
-    let _theirs = SqliteConnectOptions::new().filename("data.db");
+// What the example names as its users do.
+extern crate self as leasehold;
+
+pub use leasehold_sqlite as sqlite;
+
+mod both;
+mod with_sqlx;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    both::run().await;
+}
+
+#[tokio::test]
+async fn who_holds_pays_and_who_held_does_not() {
+    both::run().await;
 }
