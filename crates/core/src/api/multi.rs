@@ -36,8 +36,8 @@ use crate::seam::token::FencingToken;
 ///
 /// # In one step
 ///
-/// Where the store can ([`Guarantees::atomic_multi`](crate::Guarantees), on memory, SQLite, Redis
-/// and etcd), names that are all free are taken by one request, and no client ever sees a part of
+/// Where the store can ([`Guarantees::atomic_multi`](crate::Guarantees), on memory, SQLite, PostgreSQL,
+/// Redis and etcd), names that are all free are taken by one request, and no client ever sees a part of
 /// them held. For eight names that is 9 requests for acquire and release, instead of 16; a refused
 /// try costs 1 request instead of up to 15.
 ///

@@ -23,7 +23,7 @@ use crate::support::thread::OwnThread;
 
 /// A store of locks: the entry point, one concrete type for every kind of server.
 ///
-/// A `Store` is a handle on one client of a lock service: Redis, etcd, ZooKeeper, SQLite, memory,
+/// A `Store` is a handle on one client of a lock service: PostgreSQL, Redis, etcd, ZooKeeper, SQLite, memory,
 /// or an implementation of [`Backend`](crate::seam::Backend) of your own. It makes the primitives:
 /// [`lock`](crate::Store::lock), [`rw_lock`](crate::Store::rw_lock),
 /// [`semaphore`](crate::Store::semaphore), [`election`](crate::Store::election),
