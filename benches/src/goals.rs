@@ -50,11 +50,12 @@ const fn of(whose: &'static str, goal: Goal) -> Goal {
 use Aim::{AtLeast, AtMost};
 use Metric as M;
 use Read::{Figure, Rate, Ratio, Without};
-use Store::{Etcd, Memory, Redis, Redlock, Sqlite, ZooKeeper};
+use Store::{Etcd, Memory, Postgres, Redis, Redlock, Sqlite, ZooKeeper};
 
 const RAW: &str = "SET, EVALSHA";
 const TXN: &str = "Txn, DeleteRange";
 const NODE: &str = "create, delete";
+const UPDATES: &str = "two UPDATEs";
 
 #[rustfmt::skip]
 pub const GOALS: &[Goal] = &[
@@ -69,6 +70,9 @@ pub const GOALS: &[Goal] = &[
     goal("ZooKeeper: 1,000 names × 64 tasks, rate ÷ raw", "names", ZooKeeper, M::Time, Rate(NODE), AtLeast(0.95)),
     goal("etcd: cycle ÷ (Txn + DeleteRange), time", "alone", Etcd, M::Median, Ratio(TXN), Aim::None),
     goal("ZooKeeper: cycle ÷ (create + delete), time", "alone", ZooKeeper, M::Median, Ratio(NODE), Aim::None),
+    goal("PostgreSQL: cycle ÷ two plain UPDATE transactions, time", "alone", Postgres, M::Median, Ratio(UPDATES), AtMost(1.5)),
+    goal("– files on a disk", "alone, on a disk", Postgres, M::Median, Ratio(UPDATES), AtMost(1.5)),
+    goal("PostgreSQL: 1,000 names × 64 tasks, rate ÷ raw", "names", Postgres, M::Time, Rate(UPDATES), Aim::None),
     goal("SQLite: cycle ÷ two transactions, time", "alone", Sqlite, M::Median, Ratio("two transactions"), AtMost(2.5)),
     goal("memory: cycle, time", "alone", Memory, M::Median, Figure, AtMost(1000.0)),
     goal("memory: cycle, allocations", "alone", Memory, M::Allocations, Figure, AtMost(5.0)),
@@ -80,19 +84,24 @@ pub const GOALS: &[Goal] = &[
     goal("ZooKeeper: gap ÷ hot delete", "gap", ZooKeeper, M::Gap, Ratio("delete"), AtMost(2.1)),
     goal("– ÷ cold delete", "gap", ZooKeeper, M::Gap, Ratio("cold delete"), Aim::None),
     goal("– ÷ hot delete, files on a disk", "gap, on a disk", ZooKeeper, M::Gap, Ratio("delete"), AtMost(2.1)),
+    goal("PostgreSQL: gap ÷ hot UPDATE", "gap", Postgres, M::Gap, Ratio("UPDATE"), Aim::None),
+    goal("– ÷ cold UPDATE", "gap", Postgres, M::Gap, Ratio("cold UPDATE"), Aim::None),
     goal("Redis: requests of a hand-over, 64 clients", "gap", Redis, M::Requests, Figure, AtMost(2.0)),
     goal("etcd: requests of a hand-over, 64 clients", "gap", Etcd, M::Requests, Figure, AtMost(2.1)),
     goal("ZooKeeper: requests of a hand-over, 64 clients", "gap", ZooKeeper, M::Requests, Figure, AtMost(4.0)),
+    goal("PostgreSQL: requests of a hand-over, 64 clients", "gap", Postgres, M::Requests, Figure, AtMost(3.1)),
     of("100 clients", goal("etcd: bytes of a hand-over, 100 clients", "clients", Etcd, M::Bytes, Figure, AtMost(1500.0))),
     of("1000 waiters", goal("ZooKeeper: bytes/s of 1,000 idle waiters", "idle", ZooKeeper, M::Bytes, Figure, AtMost(20e3))),
     goal("SQLite: locks held, client CPU in 30 s", "held", Sqlite, M::ClientCpu, Figure, AtMost(50e6)),
     goal("Redis: locks held, client CPU in 30 s", "held", Redis, M::ClientCpu, Figure, AtMost(50e6)),
     goal("etcd: locks held, client CPU in 30 s", "held", Etcd, M::ClientCpu, Figure, AtMost(50e6)),
     goal("ZooKeeper: locks held, client CPU in 30 s", "held", ZooKeeper, M::ClientCpu, Figure, AtMost(50e6)),
+    goal("PostgreSQL: locks held, client CPU in 30 s", "held", Postgres, M::ClientCpu, Figure, AtMost(50e6)),
     goal("SQLite: heap for each lock that is held", "held", Sqlite, M::Heap, Figure, AtMost(1000.0)),
     goal("Redis: heap for each lock that is held", "held", Redis, M::Heap, Figure, AtMost(1000.0)),
     goal("etcd: heap for each lock that is held", "held", Etcd, M::Heap, Figure, AtMost(1000.0)),
     goal("ZooKeeper: heap for each lock that is held", "held", ZooKeeper, M::Heap, Figure, AtMost(1000.0)),
+    goal("PostgreSQL: heap for each lock that is held", "held", Postgres, M::Heap, Figure, AtMost(1000.0)),
     goal("fast, 64 tasks: rate ÷ rslock", "fast", Redis, M::Time, Rate("rslock"), AtLeast(40.0)),
     goal("– of turns within the window", "fast", Redis, M::Turn, Rate("rslock"), Aim::None),
     goal("fast, 4 processes: rate ÷ rslock", "processes", Redis, M::Time, Rate("rslock"), AtLeast(30.0)),
@@ -101,12 +110,15 @@ pub const GOALS: &[Goal] = &[
     goal("– of an equal share, the least, on SQLite", "processes", Sqlite, M::LeastShare, Figure, AtLeast(0.8)),
     goal("– of an equal share, the least, on etcd", "processes", Etcd, M::LeastShare, Figure, AtLeast(0.8)),
     goal("– of an equal share, the least, on ZooKeeper", "processes", ZooKeeper, M::LeastShare, Figure, AtLeast(0.8)),
+    goal("– of an equal share, the least, on PostgreSQL", "processes", Postgres, M::LeastShare, Figure, AtLeast(0.8)),
     goal("Redis: idle waiters, requests/s", "idle", Redis, M::Requests, Figure, Aim::None),
     goal("etcd: idle waiters, requests/s", "idle", Etcd, M::Requests, Figure, Aim::None),
     goal("ZooKeeper: idle waiters, requests/s", "idle", ZooKeeper, M::Requests, Figure, Aim::None),
+    goal("PostgreSQL: idle waiters, requests/s", "idle", Postgres, M::Requests, Figure, Aim::None),
     goal("Redis: refused tries, rate ÷ SET NX", "refused", Redis, M::Time, Rate("SET NX"), Aim::None),
     goal("etcd: refused tries, rate ÷ Txn", "refused", Etcd, M::Time, Rate("Txn"), Aim::None),
     goal("ZooKeeper: refused tries, rate ÷ create", "refused", ZooKeeper, M::Time, Rate("create"), Aim::None),
+    goal("PostgreSQL: refused tries, rate ÷ UPDATE", "refused", Postgres, M::Time, Rate("UPDATE"), Aim::None),
     goal("`leasehold run x -- true` ÷ `flock f true`", "command", Sqlite, M::Median, Ratio("flock"), AtMost(3.0)),
     goal("– system calls", "command", Sqlite, M::SystemCalls, Figure, AtMost(300.0)),
     goal("– size of the program", "command", Sqlite, M::FileSize, Figure, AtMost(15e6)),

@@ -9,8 +9,17 @@ use serde::{Deserialize, Serialize};
 /// The versions that cargo has chosen.
 const LOCKED: &str = include_str!("../Cargo.lock");
 /// The crates whose versions matter for a figure.
-const CRATES: [&str; 8] =
-    ["distributed-lock-redis", "etcd-client", "leasehold", "redis", "rslock", "rusqlite", "tokio", "zookeeper-client"];
+const CRATES: [&str; 9] = [
+    "distributed-lock-redis",
+    "etcd-client",
+    "leasehold",
+    "redis",
+    "rslock",
+    "rusqlite",
+    "tokio",
+    "tokio-postgres",
+    "zookeeper-client",
+];
 
 #[derive(Serialize, Deserialize)]
 pub struct Machine {

@@ -52,7 +52,8 @@ impl Reading {
     fn now(server: &Server) -> Result<Reading> {
         let mut cpu = Duration::ZERO;
         for process in server.processes() {
-            cpu += processes::cpu(process)?;
+            // A child of the server's may have ended.
+            cpu += processes::cpu(process).unwrap_or_default();
         }
         let runtime = Handle::current().metrics();
         Ok(Reading {

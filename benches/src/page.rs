@@ -32,7 +32,7 @@ const BEFORE: &str = "docs/benchmarks/before.json";
 const RUNS: [(&str, &str); 5] = [
     ("quiet", "--quick --peers"),
     ("quiet-more", "--quick --row alone --row gap --rounds 15"),
-    ("disk", "--quick --row gap --store etcd --store zookeeper"),
+    ("disk", "--quick --row gap --row alone --store etcd --store zookeeper --store postgres"),
     ("beside", "--quick --beside 2"),
     (CURVES, "--row line --row clients --row many --row held --row idle --rounds 5"),
 ];

@@ -31,6 +31,7 @@ fn colour(store: Store) -> &'static str {
         Store::Redlock => "#cc79a7",
         Store::Etcd => "#009e73",
         Store::ZooKeeper => "#b8860b",
+        Store::Postgres => "#56b4e9",
     }
 }
 

@@ -24,6 +24,12 @@ pub fn cpu(pid: u32) -> Result<Duration> {
     Ok(Duration::from_nanos(nanos))
 }
 
+/// This process, and its children.
+pub fn family(pid: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    children.split_whitespace().filter_map(|child| child.parse().ok()).chain([pid]).collect()
+}
+
 /// The bytes that another has read and written: its sockets, and the files it writes.
 pub fn bytes(pid: u32) -> Result<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/io"))?;

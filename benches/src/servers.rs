@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use leasehold_testbed::{Etcd, Redis, ZooKeeper};
+use leasehold_testbed::{Etcd, Postgres, PostgresOptions, Redis, ZooKeeper};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
@@ -24,17 +24,19 @@ pub enum Store {
     Redlock,
     Etcd,
     ZooKeeper,
+    Postgres,
 }
 
 impl Store {
-    pub const ALL: [Store; 6] =
-        [Store::Memory, Store::Sqlite, Store::Redis, Store::Redlock, Store::Etcd, Store::ZooKeeper];
+    pub const ALL: [Store; 7] =
+        [Store::Memory, Store::Sqlite, Store::Redis, Store::Redlock, Store::Etcd, Store::ZooKeeper, Store::Postgres];
     /// All but the one that is made of others.
-    pub const SINGLE: &[Store] = &[Store::Memory, Store::Sqlite, Store::Redis, Store::Etcd, Store::ZooKeeper];
+    pub const SINGLE: &[Store] =
+        &[Store::Memory, Store::Sqlite, Store::Redis, Store::Etcd, Store::ZooKeeper, Store::Postgres];
     /// Those that several processes share.
-    pub const SHARED: &[Store] = &[Store::Sqlite, Store::Redis, Store::Etcd, Store::ZooKeeper];
+    pub const SHARED: &[Store] = &[Store::Sqlite, Store::Redis, Store::Etcd, Store::ZooKeeper, Store::Postgres];
     /// Those that have a server of their own.
-    pub const SERVED: &[Store] = &[Store::Redis, Store::Etcd, Store::ZooKeeper];
+    pub const SERVED: &[Store] = &[Store::Redis, Store::Etcd, Store::ZooKeeper, Store::Postgres];
 }
 
 impl fmt::Display for Store {
@@ -50,6 +52,7 @@ pub enum Server {
     Redis(Vec<Redis>),
     Etcd(Etcd),
     ZooKeeper(ZooKeeper),
+    Postgres(Postgres),
 }
 
 /// What a server has counted since it started.
@@ -72,6 +75,7 @@ impl Server {
             Store::Redlock => Server::Redis(Redis::start_many(NODES).await?),
             Store::Etcd => Server::Etcd(Etcd::start().await?),
             Store::ZooKeeper => Server::ZooKeeper(ZooKeeper::start().await?),
+            Store::Postgres => Server::Postgres(postgres().await?),
         })
     }
 
@@ -86,6 +90,7 @@ impl Server {
             }
             Server::Etcd(etcd) => format!("etcd://{}", etcd.addr()),
             Server::ZooKeeper(zookeeper) => format!("zookeeper://{}", zookeeper.addr()),
+            Server::Postgres(postgres) => postgres.url(),
         }
     }
 
@@ -95,6 +100,8 @@ impl Server {
             Server::Redis(nodes) => nodes.iter().filter_map(|node| node.pid()).collect(),
             Server::Etcd(etcd) => etcd.pid().into_iter().collect(),
             Server::ZooKeeper(zookeeper) => zookeeper.pid().into_iter().collect(),
+            // One for each connection, and some for the whole.
+            Server::Postgres(postgres) => postgres.pid().map(processes::family).unwrap_or_default(),
         }
     }
 
@@ -125,6 +132,13 @@ impl Server {
                 // It counts no bytes itself. Its log is in what it writes.
                 counts.bytes = zookeeper.pid().map(processes::bytes).transpose()?.unwrap_or_default();
             }
+            Server::Postgres(postgres) => {
+                let statements =
+                    postgres.number("SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements").await?;
+                counts.requests.insert("statements".into(), statements);
+                // It counts nothing on the wire.
+                counts.bytes = postgres.wal().await?;
+            }
         }
         Ok(Some(counts))
     }
@@ -150,6 +164,11 @@ impl Server {
             Server::ZooKeeper(zookeeper) => {
                 zookeeper.mntr().await?.get("zk_znode_count").ok_or("no zk_znode_count")?.parse()?
             }
+            Server::Postgres(postgres) => {
+                let tables =
+                    ["lines", "place", "observer"].map(|table| format!("(SELECT count(*) FROM leasehold.{table})"));
+                postgres.number(&format!("SELECT {}", tables.join(" + "))).await?
+            }
         }))
     }
 
@@ -170,8 +189,22 @@ impl Server {
                 let answer = zookeeper.four_letter_word("srvr").await?;
                 format!("ZooKeeper {}, one member, C1 compiler only", word(&answer, "Zookeeper version: ", "-"))
             }
+            Server::Postgres(postgres) => {
+                format!("PostgreSQL {}", word(&format!(" {}", postgres.text("SHOW server_version").await?), " ", " "))
+            }
         })
     }
+}
+
+/// It counts statements as they end; the statistics of the server itself are up to ten seconds old.
+async fn postgres() -> Result<Postgres> {
+    let options = PostgresOptions::default()
+        .set("shared_preload_libraries", "pg_stat_statements")
+        .set("shared_buffers", "128MB")
+        .set("max_connections", "800");
+    let postgres = Postgres::start_with(&options).await?;
+    postgres.query("CREATE EXTENSION pg_stat_statements").await?;
+    Ok(postgres)
 }
 
 fn file(folder: &TempDir) -> PathBuf {

@@ -41,7 +41,9 @@ impl Row for Clients {
 
     async fn contenders(&self, server: &Arc<Server>, plan: &Plan) -> Result<Vec<Contender>> {
         let (mut clients, mut contenders) = (Vec::new(), Vec::new());
-        for &crowd in plan.clients() {
+        // A client of PostgreSQL is three processes of the server.
+        let most = if matches!(**server, Server::Postgres(_)) { 100 } else { usize::MAX };
+        for &crowd in plan.clients().iter().filter(|crowd| **crowd <= most) {
             while clients.len() < crowd {
                 clients.push(Ours::fair(server).await?);
             }

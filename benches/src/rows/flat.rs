@@ -39,7 +39,7 @@ impl Row for Flat {
     fn title(&self, plan: &Plan) -> String {
         let cycles = match plan.quick {
             true => "1,000",
-            false => "20,000 (Redlock, etcd and ZooKeeper: 2,000)",
+            false => "20,000 (Redlock, etcd, ZooKeeper and PostgreSQL: 2,000)",
         };
         let rounds = self.rounds(plan).0;
         format!("{rounds} times {cycles} cycles of one client: time for each cycle, growth for all of a round")

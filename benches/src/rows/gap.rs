@@ -12,7 +12,7 @@ use crate::rounds::Contender;
 use crate::row::Row;
 use crate::servers::{Server, Store};
 use crate::subject::{Result, Subject};
-use crate::subjects::{ClientLock, CreateAndDelete, LockService, Ours, Ping, PutAndDelete, RAW_SENDS, SENDS};
+use crate::subjects::{ClientLock, CreateAndDelete, LockService, Ours, Ping, PutAndDelete, RAW_SENDS, SENDS, Updates};
 #[cfg(feature = "peers")]
 use crate::subjects::{PEER_SENDS, Rslock};
 use crate::work::{contended, releases};
@@ -72,6 +72,11 @@ impl Row for Gap {
                 contenders.push(Gap::release("DeleteRange", raw.clone(), Duration::ZERO, plan));
                 contenders.push(Gap::release("cold DeleteRange", raw, SECTION, plan));
             }
+            Server::Postgres(_) => {
+                let raw = Updates::connect(server).await?;
+                contenders.push(Gap::release("UPDATE", raw.clone(), Duration::ZERO, plan));
+                contenders.push(Gap::release("cold UPDATE", raw, SECTION, plan));
+            }
             _ => {
                 let raw = CreateAndDelete::connect(server).await?;
                 contenders.push(Gap::release("delete", raw.clone(), Duration::ZERO, plan));
@@ -83,7 +88,7 @@ impl Row for Gap {
             ours.push(Ours::fair(server).await?);
         }
         contenders.push(Gap::line("leasehold", ours, plan).sends(SENDS));
-        if plan.peers {
+        if plan.peers && !matches!(**server, Server::Postgres(_)) {
             contenders.push(peer(server, plan).await?);
             let (section, window) = (SECTION.as_micros(), (plan.window() * 3).as_millis());
             let question = format!("turns gap {CLIENTS} {section} {window}");

@@ -10,7 +10,9 @@ use crate::rounds::Contender;
 use crate::row::Row;
 use crate::servers::{Server, Store};
 use crate::subject::{Result, Tries};
-use crate::subjects::{CreateAndDelete, Ours, PutAndDelete, RAW_SENDS, SENDS, SetAndDelete, TokioMutex, Transactions};
+use crate::subjects::{
+    CreateAndDelete, Ours, PutAndDelete, RAW_SENDS, SENDS, SetAndDelete, TokioMutex, Transactions, Updates,
+};
 #[cfg(feature = "peers")]
 use crate::subjects::{DistributedLockRedis, PEER_SENDS};
 use crate::work::refused;
@@ -63,6 +65,9 @@ impl Row for Refused {
             }
             Server::ZooKeeper(_) => {
                 tries("create", CreateAndDelete::connect(server).await?, CreateAndDelete::connect(server).await?, plan)
+            }
+            Server::Postgres(_) => {
+                tries("UPDATE", Updates::connect(server).await?, Updates::connect(server).await?, plan)
             }
         };
         let holder = Ours::plain(server).await?;

@@ -30,7 +30,7 @@ impl Row for Touched {
     }
 
     fn stores(&self) -> &'static [Store] {
-        &[Store::Sqlite, Store::Redis, Store::Redlock, Store::Etcd, Store::ZooKeeper]
+        &[Store::Sqlite, Store::Redis, Store::Redlock, Store::Etcd, Store::ZooKeeper, Store::Postgres]
     }
 
     /// The long one waits in each.

@@ -5,6 +5,7 @@ mod memory;
 mod ours;
 #[cfg(feature = "peers")]
 mod peers;
+mod postgres;
 mod redis;
 mod sqlite;
 mod zookeeper;
@@ -14,6 +15,7 @@ pub use memory::TokioMutex;
 pub use ours::{Ours, SENDS};
 #[cfg(feature = "peers")]
 pub use peers::{DistributedLockRedis, Rslock, SENDS as PEER_SENDS};
+pub use postgres::Updates;
 pub use redis::{EmptyScripts, Ping, SENDS as RAW_SENDS, SetAndDelete};
 pub use sqlite::{Flock, Transactions};
 pub use zookeeper::{ClientLock, CreateAndDelete};
@@ -36,6 +38,7 @@ pub async fn all(server: &Server, peers: bool, work: &impl Workload) -> Result<V
         Server::Redis(_) => vec![work.of("SET, EVALSHA", SetAndDelete::connect(server).await?).sends(RAW_SENDS)],
         Server::Etcd(_) => vec![work.of("Txn, DeleteRange", PutAndDelete::connect(server).await?)],
         Server::ZooKeeper(_) => vec![work.of("create, delete", CreateAndDelete::connect(server).await?)],
+        Server::Postgres(_) => vec![work.of("two UPDATEs", Updates::connect(server).await?)],
     };
     contenders.push(work.of("leasehold", ours).sends(SENDS));
     match server {
