@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a CA, and what it signs: a certificate for the servers of compose/etcd.yaml and one for clients, into this folder. For trying only:
+# Makes a CA, and what it signs: a certificate for the servers of etcd.yaml and postgres.yaml and one for clients, into this folder. For trying only:
 # the CA's key is thrown away, and nothing is asked for.
 set -euo pipefail
 mkdir -p "${1:?which folder?}"

@@ -11,7 +11,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use leasehold_testbed::{
-    Etcd, EtcdOptions, KeyFiles, Redis, RedisOptions, TlsPort, ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions,
+    Certificates, Etcd, EtcdOptions, KeyFiles, PgBouncer, PgBouncerOptions, Postgres, PostgresOptions, Redis,
+    RedisOptions, TlsPort, ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions,
 };
 use serde_yaml_ng::Value;
 
@@ -71,7 +72,9 @@ fn images_are_of_one_version_and_services_are_watched_and_stay_here() {
             let version =
                 image.rsplit_once(':').map(|(_, version)| version.trim_start_matches('v')).unwrap_or_default();
             let numbers: Vec<&str> = version.split('-').next().unwrap_or_default().split('.').collect();
-            assert!(numbers.len() == 3 && numbers.iter().all(|n| n.parse::<u32>().is_ok()), "{of}: {image}");
+            // PostgreSQL counts with two since 10.
+            let count = if image.starts_with("postgres:") { 2 } else { 3 };
+            assert!(numbers.len() == count && numbers.iter().all(|n| n.parse::<u32>().is_ok()), "{of}: {image}");
             assert!(texts(&service["healthcheck"]["test"]).len() > 1, "{of}");
             let (ports, command) = (texts(&service["ports"]), texts(&service["command"]).join(" "));
             assert!(ports.iter().all(|port| port.starts_with("127.0.0.1:")), "{of}: {ports:?}");
@@ -150,15 +153,24 @@ async fn redis_servers_take_these_settings_and_forget_no_lock() {
     assert_eq!(kinds, 4);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_certificates_are_good_for_members_and_clients() {
+/// Makes them, into a folder of its own.
+fn certificates() -> tempfile::TempDir {
     let made = tempfile::tempdir().unwrap();
-    let script = folder().join("certificates.sh");
-    let run = Command::new("bash").arg(script).arg(made.path()).output().unwrap();
+    let run = Command::new("bash").arg(folder().join("certificates.sh")).arg(made.path()).output().unwrap();
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    made
+}
+
+fn tls_of(made: &tempfile::TempDir, port: u16, mutual: bool) -> TlsPort {
     let file = |name: &str| made.path().join(name);
     let files = KeyFiles { certificate: file("server.pem"), key: file("server.key") };
-    let tls = Some(TlsPort { port: 0, ca: file("ca.pem"), files, mutual: true });
+    TlsPort { port, ca: file("ca.pem"), files, mutual }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_certificates_are_good_for_members_and_clients() {
+    let made = certificates();
+    let tls = Some(tls_of(&made, 0, true));
     let members = services()["etcd.yaml"].len();
     let cluster = Etcd::cluster_with(members, &EtcdOptions { tls, ..EtcdOptions::default() }).await.unwrap();
     let addrs: Vec<&str> = cluster.members().iter().filter_map(|member| member.tls_addr()).collect();
@@ -182,4 +194,51 @@ async fn an_ensemble_of_these_ticks_serves_these_credentials() {
         ZooKeeperOptions { tick, min_session: tick * 2, max_session: tick * 20, ..ZooKeeperOptions::default() };
     let ensemble: ZooKeeperEnsemble = ZooKeeper::ensemble_with(services.len(), &options).await.unwrap();
     take_a_lock(&at(&page()["zookeeper.yaml"][0], &ensemble.connect_string())).await;
+}
+
+/// A private server with the settings of this service, its role and its database.
+async fn postgres_of(service: &Value, tls: Option<TlsPort>) -> Postgres {
+    let command = texts(&service["command"]).join(" ");
+    let settings = command.split(" -c ").filter_map(|word| word.split_whitespace().next()?.split_once('='));
+    let mut options = PostgresOptions { tls, ..PostgresOptions::default() };
+    for (name, value) in settings.filter(|(name, _)| !name.starts_with("ssl_")) {
+        options = options.set(name, value);
+    }
+    let server = Postgres::start_with(&options).await.unwrap();
+    let [user, password, database] = ["USER", "PASSWORD", "DB"]
+        .map(|word| service["environment"][format!("POSTGRES_{word}")].as_str().unwrap().to_owned());
+    server.query(&format!("CREATE ROLE {user} LOGIN PASSWORD '{password}'")).await.unwrap();
+    server.query(&format!("CREATE DATABASE {database} OWNER {user}")).await.unwrap();
+    let room: u64 = server.number("SHOW max_connections").await.unwrap();
+    assert!(command.contains(&format!("max_connections={room}")), "{command}");
+    server
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_postgres_of_these_settings_serves_over_tls_and_through_its_pooler() {
+    let (files, page, made) = (services(), page(), certificates());
+    let plain = postgres_of(&files["compose.yaml"]["postgres"], None).await;
+    let url = page["compose.yaml"].iter().find(|url| url.starts_with("postgres:")).unwrap();
+    take_a_lock(&at(url, plain.addr())).await;
+
+    let services = &files["postgres.yaml"];
+    let port = TlsPort::new(&Certificates::new().unwrap()).unwrap().port;
+    let server = postgres_of(&services["postgres"], Some(tls_of(&made, port, false))).await;
+    let [over_tls, pooled] = &page["postgres.yaml"][..] else { panic!("not two URLs") };
+    take_a_lock(&at(over_tls, server.addr()).replace("compose/certificates", &made.path().display().to_string())).await;
+    let pool_mode = match services["pgbouncer"]["environment"]["POOL_MODE"].as_str() {
+        Some("transaction") => "transaction",
+        other => panic!("{other:?}"),
+    };
+    // It knows the role by asking the server.
+    let extra = ["auth_user = postgres", "auth_query = SELECT usename, passwd FROM pg_shadow WHERE usename = $1"];
+    let options = PgBouncerOptions { pool_mode, extra: extra.map(String::from).into(), ..PgBouncerOptions::default() };
+    let pooler = PgBouncer::start_with(server.addr(), &options).await.unwrap();
+    let [through, past] = &ports_of(pooled)[..] else { panic!("{pooled}") };
+    let url = pooled.replace(&format!("127.0.0.1:{through}"), pooler.addr());
+    let url = url.replace(&format!("127.0.0.1:{past}"), server.addr());
+    take_a_lock(&url).await;
+    let store = leasehold::connect(&url).await.unwrap();
+    assert!(store.guarantees().pushed_wake, "{:?}", store.guarantees().warnings);
+    assert_eq!(store.guarantees().warnings, [""; 0]);
 }
