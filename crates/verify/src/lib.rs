@@ -11,6 +11,8 @@ mod findings;
 mod harness;
 #[cfg(feature = "redis")]
 mod members;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
 mod report;

@@ -143,14 +143,15 @@ async fn remove(url: &str, client: &dyn Backend, store: &Store, root: &str) -> u
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     };
-    #[cfg(feature = "redis")]
-    // What stays of every name for two hours (on Redlock, its last token) is of no use here.
+    // What stays of every name for a while (on Redis two hours; on Redlock, its last token) is of no use here.
     match url.split_once("://").map_or("", |(scheme, _)| scheme) {
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => crate::postgres::sweep(url, root).await,
+        #[cfg(feature = "redis")]
         "redis" | "rediss" => crate::redis::sweep(url, "redis", root).await,
+        #[cfg(feature = "redis")]
         "redlock" | "redlocks" => crate::redis::sweep(url, "redlock", root).await,
         _ => {}
     }
-    #[cfg(not(feature = "redis"))]
-    let _ = url;
     left
 }

@@ -26,6 +26,16 @@ pub(crate) async fn inspect(url: &str, guarantees: &Guarantees) -> Server {
                 server.findings.extend(session_limits(&servers).await);
             }
         }
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => {
+            let database = crate::postgres::Database::of(url).await;
+            if let Some(database) = &database {
+                let one = async |_: &Servers, host: &Host| crate::postgres::inspect(database, host).await;
+                server.ask_all(Some(&database.servers), one).await;
+                server.findings.extend(crate::postgres::primaries(database).await);
+            }
+            server.findings.extend(crate::postgres::bells(guarantees));
+        }
         #[cfg(feature = "redis")]
         "redis" | "rediss" => {
             server.ask_all(Servers::of(url, "redis", 6379, 6379).await.as_ref(), crate::redis::inspect).await;

@@ -23,6 +23,9 @@ pub(crate) struct Servers {
     pub(crate) address: Address,
     #[cfg(feature = "tls")]
     tls: Option<Client>,
+    /// What asks them to encrypt, and what they say to that, where that is said first.
+    #[cfg(all(feature = "tls", feature = "postgres"))]
+    request: Option<(&'static [u8], u8)>,
 }
 
 impl Servers {
@@ -41,19 +44,43 @@ impl Servers {
             Some(tls) => Some(tls.client().await.ok()?),
             None => None,
         };
-        Some(Servers { address, tls })
+        Some(Servers {
+            address,
+            tls,
+            #[cfg(feature = "postgres")]
+            request: None,
+        })
+    }
+
+    /// The servers of an address, over TLS as this says, for which they are asked so; or in plain text.
+    #[cfg(all(feature = "tls", feature = "postgres"))]
+    pub(crate) async fn asked(address: Address, tls: Option<Tls>, request: (&'static [u8], u8)) -> Option<Servers> {
+        let tls = match tls {
+            Some(tls) => Some(tls.client().await.ok()?),
+            None => None,
+        };
+        Some(Servers { address, tls, request: Some(request) })
     }
 
     #[cfg(not(feature = "tls"))]
-    async fn reached(address: Address) -> Option<Servers> {
+    pub(crate) async fn reached(address: Address) -> Option<Servers> {
         (!address.tls).then_some(Servers { address })
     }
 
     /// A connection, over which nothing was sent yet.
     pub(crate) async fn connect(&self, host: &Host) -> Option<Box<dyn Stream>> {
-        let tcp = TcpStream::connect((host.name.as_str(), host.port)).await.ok()?;
+        #[cfg_attr(
+            not(all(feature = "tls", feature = "postgres")),
+            expect(unused_mut, reason = "nothing is said first")
+        )]
+        let mut tcp = TcpStream::connect((host.name.as_str(), host.port)).await.ok()?;
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
+            #[cfg(feature = "postgres")]
+            if let Some((request, answer)) = self.request {
+                tcp.write_all(request).await.ok()?;
+                tcp.read_u8().await.ok().filter(|said| *said == answer)?;
+            }
             return Some(Box::new(tls.secure(&host.name, host.port, tcp).await.ok()?));
         }
         Some(Box::new(tcp))

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use leasehold_testbed::{Etcd, Redis, RedisOptions, ZooKeeper};
+use leasehold_testbed::{Etcd, PgBouncer, Postgres, Redis, RedisOptions, ZooKeeper};
 use leasehold_verify::{Severity, Verification, verify};
 
 async fn verified(url: &str) -> Verification {
@@ -73,6 +73,25 @@ async fn a_zookeeper_says_which_leases_it_grants() {
     // The private server's longest session is a minute, of which some has passed since it was last proven.
     let longest = found.leases.iter().find(|lease| lease.asked_ms == 300_000).unwrap();
     assert!(longest.granted_ms.is_some_and(|ms| (45_000..=60_000).contains(&ms)), "{:?}", found.leases);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_postgres_is_left_as_it_was_and_so_it_is_behind_a_pooler() {
+    let server = Postgres::start().await.unwrap();
+    let found = verified(&server.url()).await;
+    assert!(found.holds(), "{:?}", found.broken);
+    assert_eq!((warnings(&found), found.left_behind), (vec![], 0), "{:?}", found.findings);
+    assert!(found.promises[0].passed > 5, "{:?}", found.promises);
+    let rows =
+        ["lines", "place", "observer"].map(|table| format!("(SELECT count(*) FROM leasehold.{table})")).join(" + ");
+    assert_eq!(server.number(&format!("SELECT {rows}")).await.unwrap(), 0);
+    // What it says of itself, and that it lets nothing through, which its own page says.
+    let pooler = PgBouncer::start(&server).await.unwrap();
+    let pooled = verified(&format!("{}?bells=off", pooler.url())).await;
+    assert!(pooled.holds(), "{:?}", pooled.broken);
+    let notes: Vec<&str> = pooled.findings.iter().map(|finding| finding.about).collect();
+    assert_eq!(notes, ["pooler", "notifications"], "{:?}", pooled.findings);
+    assert_eq!(server.number(&format!("SELECT {rows}")).await.unwrap(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
