@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use leasehold_compare::{Order, Reach, Report, Settings, Subject, compare};
-use leasehold_testbed::{Etcd, Redis, ZooKeeper};
+use leasehold_testbed::{Etcd, Postgres, Redis, ZooKeeper};
 
 async fn glance(subjects: &[Subject]) -> Report {
     let settings = Settings::glance();
@@ -24,11 +24,13 @@ async fn every_store_is_measured_in_every_way() {
     let nodes: Vec<&str> = masters.iter().map(|node| node.addr()).collect();
     let folder = tempfile::tempdir().unwrap();
     let sqlite = format!("sqlite://{}", folder.path().join("locks.db").display());
-    let urls = ["memory://".to_owned(), redis.url(), etcd, zookeeper, sqlite, format!("redlock://{}", nodes.join(","))];
+    let postgres = Postgres::start().await.unwrap();
+    let redlock = format!("redlock://{}", nodes.join(","));
+    let urls = ["memory://".to_owned(), redis.url(), etcd, zookeeper, sqlite, redlock, postgres.url()];
     let report = glance(&urls.map(|url| Subject::at(&url, &url))).await;
 
     let labels: Vec<&str> = report.stores.iter().map(|m| &*m.label).collect();
-    assert_eq!(labels, ["memory", "redis", "etcd", "zookeeper", "sqlite", "redlock"]);
+    assert_eq!(labels, ["memory", "redis", "etcd", "zookeeper", "sqlite", "redlock", "postgres"]);
     for m in &report.stores {
         assert!(m.failures.is_empty(), "{}: {:?}", m.label, m.failures);
         assert!(m.round_trip.p50_us > 0.0 && m.uncontended.iter().all(|u| u.round_trips > 0.0), "{m:?}");
