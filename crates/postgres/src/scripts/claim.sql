@@ -20,6 +20,22 @@ DECLARE
 BEGIN
     PERFORM enter_1(p_patience);
     channels := '{}'; payloads := '{}';
+    -- The short way: nobody has or wants it, and it has been had, so its token is above the floor. Where this waits for the row, the condition is asked anew of what it is then, and so is the clock.
+    UPDATE lines t SET seq = t.seq + 1, head = t.seq + 1, size = 1, used = clock_timestamp(),
+        token = greatest(t.token + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) + p_turns - 1
+        WHERE t.name = p_name AND t.size = 0 AND t.token > 0
+        RETURNING t.seq, t.token - p_turns + 1, t.used INTO a_seq, a_token, now;
+    IF FOUND THEN
+        INSERT INTO place (name, seq, claim, mode, n, of, turns, token, client, label, since, ttl, until, sent, said) VALUES (
+            p_name, a_seq, p_claim, p_mode, p_n, p_of, p_turns, a_token, p_client, p_label, now, p_ttl, now + p_ttl * ms, p_sent, p_sent
+        ) RETURNING EXISTS (SELECT FROM observer o WHERE o.name = p_name) INTO changed;
+        what := 'granted'; a_turns := p_turns; a_sent := p_sent; a_ttl := p_ttl;
+        IF changed THEN
+            SELECT r.channels, r.payloads INTO channels, payloads FROM stir_1(p_name, channels, payloads) r;
+        END IF;
+        RETURN;
+    END IF;
+
     IF NOT p_queue AND NOT EXISTS (SELECT FROM place t WHERE t.claim = p_claim) THEN
         -- A live holder at the head is seen without a lock, and nothing is written.
         SELECT * INTO l FROM lines t WHERE t.name = p_name;
