@@ -20,7 +20,7 @@ const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_mi
 impl Shared {
     pub(crate) async fn claim(&self, claim: &Claim) -> Result<Claimed> {
         let sent = Moment::now();
-        let request = entry::claim(Request::new(&self.statements.claim), claim, sent, self.channel());
+        let request = entry::claim(Request::frequent(&self.statements.claim), claim, sent, self.channel());
         let rows = self.call(request.int(self.patience())).await?;
         let row = rows.first().ok_or_else(|| junk("the answer to a claim"))?;
         self.ring(row)?;

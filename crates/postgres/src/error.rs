@@ -16,6 +16,8 @@ pub(crate) struct Failure {
     pub(crate) broken: bool,
     /// The schema, or one of its functions, is missing.
     pub(crate) missing: bool,
+    /// The statement is not prepared there.
+    pub(crate) unprepared: bool,
     /// The text is whole.
     said: bool,
 }
@@ -23,7 +25,7 @@ pub(crate) struct Failure {
 impl Failure {
     /// Of this kind, because of this; the connection is as good as before.
     pub(crate) fn new(kind: ErrorKind, why: impl Into<String>) -> Failure {
-        Failure { kind, why: why.into(), broken: false, missing: false, said: false }
+        Failure { kind, why: why.into(), broken: false, missing: false, unprepared: false, said: false }
     }
 
     /// The same, and the connection is of no use any more.
@@ -52,6 +54,7 @@ impl Failure {
             // A server that may not write, or that stops, is left.
             broken: matches!(&code[..2], "08" | "57" | "28") && code != "57014" || code == "25006",
             missing: matches!(code, "3F000" | "42P01" | "42883"),
+            unprepared: code == "26000",
             said: false,
         }
     }

@@ -16,7 +16,8 @@
 //! In the schema `leasehold` (or another, each of which is a store of its own) `lines` has a row for each name in use, `place` one for each
 //! holder and waiter, `observer` and `meta` few. [`migration`] is the whole of it. Each verb is one call of a function: one statement,
 //! one round trip, one transaction at `READ COMMITTED`. It keeps no state in its session, so a pooler in transaction mode may stand
-//! between. Leases end by the server's clock.
+//! between; where notifications arrive over the address of the verbs, none does, and the frequent statements are prepared. Leases end by
+//! the server's clock.
 //!
 //! # Cost
 //!

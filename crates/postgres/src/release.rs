@@ -14,7 +14,7 @@ use crate::error::{Failure, junk};
 
 impl Shared {
     pub(crate) async fn release(&self, claim: &Claim) -> Result<()> {
-        let request = Request::new(&self.statements.release).text(claim.name.as_str()).text(&claim.id.to_string());
+        let request = Request::frequent(&self.statements.release).text(claim.name.as_str()).text(&claim.id.to_string());
         self.withdraw(request.int(self.patience())).await
     }
 

@@ -34,7 +34,7 @@ impl Shared {
     /// One request; `None` for a place that somebody else is at.
     async fn renew_some(&self, leases: &[&LeaseRef]) -> Result<Vec<Option<Renewal>>> {
         let sent = Moment::now();
-        let request = Request::new(&self.statements.renew)
+        let request = Request::frequent(&self.statements.renew)
             .texts(ids(leases.iter().map(|lease| lease.claim.id)))
             .numbers(leases.iter().map(|lease| lease.token.map_or(0, FencingToken::as_i64)).collect())
             .numbers(leases.iter().map(|lease| entry::ttl(&lease.claim)).collect())

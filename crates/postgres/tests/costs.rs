@@ -4,11 +4,13 @@
 
 mod support;
 
+use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::seam::{Backend, Claim, LeaseRef, Mode, Moment, Renewal, WaitPolicy};
 use leasehold_postgres::{HELD, Postgres};
+use leasehold_testbed::PgBouncer;
 use support::*;
 
 #[tokio::test]
@@ -163,6 +165,46 @@ async fn what_nobody_uses_is_swept_away() {
         .await;
         assert_eq!(server.number("SELECT count(*) FROM leasehold.place").await.unwrap(), 1);
         assert!(matches!(renewed(&store, &kept, None).await, Renewal::Renewed(_) | Renewal::Granted(_)));
+    })
+    .await;
+}
+
+/// How the calls of a verb came, which the server writes down: unprepared, and prepared.
+fn calls(server: &Server, verb: &str) -> (usize, usize) {
+    let files = fs::read_dir(server.data().join("log")).into_iter().flatten();
+    let text: String = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap_or_default()).collect();
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains(verb) && line.contains("execute ")).collect();
+    let unnamed = lines.iter().filter(|line| line.contains("execute <unnamed>")).count();
+    (unnamed, lines.len() - unnamed)
+}
+
+#[tokio::test]
+async fn what_is_frequent_is_prepared_unless_somebody_stands_between() {
+    const CYCLES: usize = 5;
+    bounded(async {
+        let server =
+            Server::start_with(&options().set("logging_collector", "on").set("log_statement", "all")).await.unwrap();
+        let pooler = PgBouncer::start(&server).await.unwrap();
+        let cycles = async |url: &str| {
+            let store = connected(|| Postgres::connect(url)).await;
+            for _ in 0..CYCLES {
+                let claim = claim("a", WaitPolicy::Try);
+                granted(&store, &claim).await;
+                store.release(&claim, None).await.unwrap();
+            }
+        };
+        for words in [format!("&bells={}", server.addr()), "&bells=off".to_owned()] {
+            cycles(&format!("{}?timeout=5000{words}", pooler.url())).await;
+        }
+        for verb in ["claim_1", "release_1"] {
+            until(async || calls(&server, verb).0 == 2 * CYCLES).await;
+            assert_eq!(calls(&server, verb).1, 0, "{verb}");
+        }
+        cycles(&url(&server, "")).await;
+        for verb in ["claim_1", "release_1"] {
+            // The second time it is sent with the question.
+            until(async || calls(&server, verb) == (2 * CYCLES + 2, CYCLES - 2)).await;
+        }
     })
     .await;
 }

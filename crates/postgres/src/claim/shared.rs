@@ -104,6 +104,11 @@ impl Shared {
                 if hung.is_none() {
                     warnings.push(UNHEARD.to_owned());
                 }
+                if hung.is_some() && matches!(config.bells, Bells::Same) {
+                    // What lets notifications through hands out no connections for single transactions.
+                    verbs.set_direct();
+                    renewals.set_direct();
+                }
                 hung.map(|listening| (bell, listening))
             }
         };

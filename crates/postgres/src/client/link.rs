@@ -1,14 +1,16 @@
 //! One connection to the server that may write.
 
+use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::{FutureExt, ready};
+use futures_util::future::{FutureExt, join, ready};
 use futures_util::stream::{Stream, StreamExt, poll_fn as stream_fn};
 use leasehold_core::ErrorKind::{Ambiguous, Unavailable};
 use leasehold_core::seam::Moment;
-use leasehold_core::support::{Host, race};
+use leasehold_core::support::{Host, locked, race};
 use leasehold_core::{Error, Result};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
@@ -17,7 +19,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_postgres::config::SslMode;
 
-use tokio_postgres::{AsyncMessage, Client, Config as Settings, NoTls, Notification, Row};
+use tokio_postgres::{AsyncMessage, Client, Config as Settings, NoTls, Notification, Row, Statement};
 
 use crate::client::request::Request;
 use crate::config::Server;
@@ -34,6 +36,8 @@ pub(crate) struct Link {
     driver: AbortHandle,
     /// When it was last used, in nanoseconds.
     used: AtomicU64,
+    /// The frequent statements that were sent here, and prepared if that was more than once.
+    sent: Mutex<HashMap<Arc<str>, Option<Statement>>>,
 }
 
 impl Link {
@@ -67,7 +71,8 @@ impl Link {
             }
             ready(())
         }));
-        let link = Link { client, driver: driver.abort_handle(), used: AtomicU64::new(Moment::now().as_nanos()) };
+        let used = AtomicU64::new(Moment::now().as_nanos());
+        let link = Link { client, driver: driver.abort_handle(), used, sent: Mutex::default() };
         if server.hosts.len() > 1 {
             link.check_primary(limit).await.map_err(at)?;
         }
@@ -86,7 +91,41 @@ impl Link {
     /// Sends a request, and waits for its answer no longer than this. A connection that did not answer in time is at its end.
     pub(crate) async fn ask(&self, request: &Request, limit: Duration) -> Result<Vec<Row>, Failure> {
         let parameters = request.parameters();
-        let asked = self.client.query_typed(&request.sql, &parameters);
+        self.answered(self.client.query_typed(&request.sql, &parameters), limit).await
+    }
+
+    /// The same on a connection that is one with the server: what is frequent is prepared when it is sent for the second time, in the same
+    /// flight.
+    pub(crate) async fn ask_again(&self, request: &Request, limit: Duration) -> Result<Vec<Row>, Failure> {
+        let known = locked(&self.sent).get(&request.sql).cloned();
+        match known {
+            Some(Some(statement)) => {
+                let values = request.values();
+                self.answered(self.client.query(&statement, &values), limit).await
+            }
+            Some(None) => {
+                let (parameters, types) = (request.parameters(), request.types());
+                let asked = self.client.query_typed(&request.sql, &parameters);
+                let both = join(asked, self.client.prepare_typed(&request.sql, &types)).map(|(answer, statement)| {
+                    if let Ok(statement) = statement {
+                        locked(&self.sent).insert(request.sql.clone(), Some(statement));
+                    }
+                    answer
+                });
+                self.answered(both, limit).await
+            }
+            None => {
+                locked(&self.sent).insert(request.sql.clone(), None);
+                self.ask(request, limit).await
+            }
+        }
+    }
+
+    async fn answered(
+        &self,
+        asked: impl Future<Output = Result<Vec<Row>, tokio_postgres::Error>>,
+        limit: Duration,
+    ) -> Result<Vec<Row>, Failure> {
         let answer = timeout(limit, asked).await;
         self.used.store(Moment::now().as_nanos(), Ordering::Relaxed);
         match answer {

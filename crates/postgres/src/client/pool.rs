@@ -33,6 +33,8 @@ pub(crate) struct Pool {
     idle: Mutex<Vec<Link>>,
     slots: Semaphore,
     closed: AtomicBool,
+    /// No pooler that hands out connections for a while stands between.
+    is_direct: AtomicBool,
     runtime: Handle,
     notifier: Notifier,
 }
@@ -52,6 +54,7 @@ impl Pool {
             idle: Mutex::default(),
             slots: Semaphore::new(most),
             closed: AtomicBool::new(false),
+            is_direct: AtomicBool::new(false),
             runtime: runtime.clone(),
             notifier: notifier.clone(),
         })
@@ -73,7 +76,16 @@ impl Pool {
         };
         // What was good at first is wrong for a while: a file that is being replaced.
         let link = self.link().await.map_err(|failure| failure.instead_of(Invalid, Unavailable))?;
-        let answer = link.ask(request, self.limit).await;
+        let mut answer = if request.is_frequent && self.is_direct.load(Ordering::Acquire) {
+            link.ask_again(request, self.limit).await
+        } else {
+            link.ask(request, self.limit).await
+        };
+        if answer.as_ref().is_err_and(|failure| failure.unprepared) {
+            // Somebody was put between. Nothing was executed.
+            self.is_direct.store(false, Ordering::Release);
+            answer = link.ask(request, self.limit).await;
+        }
         if answer.as_ref().is_err_and(|failure| failure.broken) {
             link.cut();
             self.interrupted();
@@ -96,6 +108,11 @@ impl Pool {
         }
         let opened = Link::open(&self.server, self.limit, &self.runtime).await;
         opened.map(|(link, _)| link).map_err(|e| Failure::of(&e))
+    }
+
+    /// From now on statements may be prepared: what this connects to is the server itself, or as good.
+    pub(crate) fn set_direct(&self) {
+        self.is_direct.store(true, Ordering::Release);
     }
 
     /// Gives back what was taken by `link`.
