@@ -201,9 +201,9 @@ mod tests {
     #[tokio::test]
     async fn a_plain_server_has_nothing_to_tell_and_one_of_bad_settings_has() {
         let server = Postgres::start().await.unwrap();
-        let found = self::found(&server.url()).await;
-        assert_eq!(abouts(&found.findings), [""; 0], "{:?}", found.findings);
-        let (version, said) = (found.version.unwrap(), server.text("SHOW server_version").await.unwrap());
+        let plain = found(&server.url()).await;
+        assert_eq!(abouts(&plain.findings), [""; 0], "{:?}", plain.findings);
+        let (version, said) = (plain.version.unwrap(), server.text("SHOW server_version").await.unwrap());
         assert_eq!(version, said);
 
         let bad = PostgresOptions::default()
@@ -214,7 +214,7 @@ mod tests {
         server.set("idle_in_transaction_session_timeout", "1h").await.unwrap();
         server.query("ALTER ROLE app SET statement_timeout = '500ms'").await.unwrap();
         server.query("BEGIN; CREATE TABLE t(); PREPARE TRANSACTION 'p'").await.unwrap();
-        let findings = self::found(&format!("{}?connections=12", server.url())).await.findings;
+        let findings = found(&format!("{}?connections=12", server.url())).await.findings;
         for words in [
             &["fsync is off"][..],
             &["idle_in_transaction", "3600 s"],
@@ -226,7 +226,7 @@ mod tests {
         assert!(!says(&findings, &["prepared transactions"]), "it is young: {findings:?}");
         assert!(findings.iter().any(|finding| finding.severity == Severity::Warning && finding.about == "connections"));
         server.query("ALTER ROLE app CONNECTION LIMIT 8").await.unwrap();
-        let findings = self::found(&server.url()).await.findings;
+        let findings = found(&server.url()).await.findings;
         assert!(
             says(&findings, &["room for 5 more connections"]),
             "the role has its bell, a verb, and this: {findings:?}"
