@@ -148,8 +148,10 @@ pub(crate) async fn sweep(url: &str, root: &str) {
     let Some(Database { servers, schema, .. }) = Database::of(url).await else { return };
     for host in &servers.address.hosts {
         let Some(client) = connect(&servers, host).await else { continue };
-        for (table, free) in [("lines", "size = 0"), ("observer", "true")] {
-            let sql = format!("DELETE FROM {schema}.{table} WHERE starts_with(name, '{root}/') AND {free}");
+        // Of clients that a case cut off there are places that have ended, which the next claim would have removed.
+        let free = format!("NOT EXISTS (SELECT FROM {schema}.place p WHERE p.name = t.name)");
+        for (table, is_over) in [("place", "t.until <= clock_timestamp()"), ("lines", &free), ("observer", "true")] {
+            let sql = format!("DELETE FROM {schema}.{table} t WHERE starts_with(t.name, '{root}/') AND {is_over}");
             let _ = tokio::time::timeout(TIMEOUT, client.batch_execute(&sql)).await;
         }
     }
