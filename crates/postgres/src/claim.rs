@@ -19,6 +19,7 @@ const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_mi
 
 impl Shared {
     pub(crate) async fn claim(&self, claim: &Claim) -> Result<Claimed> {
+        entry::check(&claim.name)?;
         let sent = Moment::now();
         let request = entry::claim(Request::frequent(&self.statements.claim), claim, sent, self.channel());
         let rows = self.call(request.int(self.patience())).await?;
@@ -58,6 +59,7 @@ impl Shared {
     /// Claims all of these, which differ in their names and ids only, or none.
     pub(crate) async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
         let Some(first) = claims.first() else { return Ok(ClaimedAll::Granted(Vec::new())) };
+        claims.iter().try_for_each(|claim| entry::check(&claim.name))?;
         let sent = Moment::now();
         let request = Request::new(&self.statements.claim_all)
             .texts(claims.iter().map(|claim| claim.name.to_string()).collect())

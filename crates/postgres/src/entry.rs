@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use leasehold_core::seam::{Claim, ClaimId, Grant, Mode, Moment, Place, Validity, WaitPolicy};
-use leasehold_core::{Contention, FencingToken, Participant, Result};
+use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Name, Participant, Result};
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
@@ -12,6 +12,17 @@ use crate::error::junk;
 
 /// The shortest lease.
 pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
+
+/// How long a name may be, with its namespace: an entry of an index is no longer than a third of a page.
+const NAME: usize = 2_600;
+
+/// Refuses a name that no index takes.
+pub(crate) fn check(name: &Name) -> Result<()> {
+    if name.as_str().len() <= NAME {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Invalid, "a name in its namespaces may have at most 2,600 bytes on PostgreSQL"))
+}
 
 /// The lease of a claim as the server counts it: in whole milliseconds, rounded up.
 pub(crate) fn ttl(claim: &Claim) -> i64 {

@@ -4,7 +4,9 @@
 
 mod support;
 
-use leasehold_core::seam::{Backend, WaitPolicy};
+use std::sync::Arc;
+
+use leasehold_core::seam::{Backend, Claimed, WaitPolicy};
 use leasehold_core::{ErrorKind, Store};
 use leasehold_postgres::client::{NoTls, connect};
 use leasehold_postgres::{Config, Postgres, migration};
@@ -233,6 +235,29 @@ async fn settings_that_lose_locks_are_told() {
         let refused = Postgres::connect(&url(&standby, "")).await;
         let words = words_without(&[Server::PASSWORD], refused);
         assert!(words.contains("standby"), "{words}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn functions_are_replaced_under_those_who_use_them() {
+    bounded(async {
+        let server = server().await;
+        let (store, program) = (Arc::new(client(&server).await), program(&server).await);
+        let turns = |by: Arc<Postgres>| async move {
+            for _ in 0..60 {
+                let mine = claim("a", WaitPolicy::Fair);
+                until(async || matches!(by.claim(&mine).await.unwrap(), Claimed::Granted(_))).await;
+                by.release(&mine, None).await.unwrap();
+            }
+        };
+        let both = [tokio::spawn(turns(store.clone())), tokio::spawn(turns(Arc::new(client(&server).await)))];
+        while !both.iter().all(tokio::task::JoinHandle::is_finished) {
+            program.batch_execute(&migration("leasehold").unwrap()).await.unwrap();
+        }
+        for turns in both {
+            turns.await.unwrap();
+        }
     })
     .await;
 }

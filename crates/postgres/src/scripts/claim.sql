@@ -13,7 +13,9 @@ DECLARE
     p place;
     s record;
     ms CONSTANT interval := '1 millisecond';
+    -- When the line was locked, by which others are judged, and when the claim's own place was.
     now timestamptz;
+    own timestamptz;
     changed boolean := false;
     rung text[] := '{}';
     rings text[] := '{}';
@@ -58,10 +60,12 @@ BEGIN
     l := lock_1(p_name, true);
     now := clock_timestamp();
     SELECT * INTO s FROM settle_1(p_name, p_claim, now, l.head, l.size, l.token);
-    SELECT * INTO p FROM place t WHERE t.claim = p_claim;
+    -- No renewal is at it from here on: one that is, and that may give it a later end, is waited for.
+    SELECT * INTO p FROM place t WHERE t.claim = p_claim FOR NO KEY UPDATE;
+    own := clock_timestamp();
     IF FOUND AND p.name <> p_name THEN
         RAISE EXCEPTION 'one claim has two names' USING ERRCODE = '23505';
-    ELSIF FOUND AND p.until <= now THEN
+    ELSIF FOUND AND p.until <= own THEN
         IF remove_1(p_name, p.seq) THEN
             s.l_size := s.l_size - 1;
             p := NULL;
@@ -75,8 +79,9 @@ BEGIN
     IF what IS NULL AND p.seq IS NOT NULL AND p.parted THEN
         what := 'busy';
     ELSIF what IS NULL AND p.seq IS NOT NULL THEN
-        IF now + p_ttl * ms >= p.until THEN
-            p.until := now + p_ttl * ms; p.ttl := p_ttl; p.sent := p_sent;
+        -- An end that is farther away than a lease is a clock's that was ahead.
+        IF own + p_ttl * ms >= least(p.until, own + p.ttl * ms) THEN
+            p.until := own + p_ttl * ms; p.ttl := p_ttl; p.sent := p_sent;
         END IF;
         IF p_sent >= p.said THEN
             changed := changed OR p.token IS NOT NULL AND p.label <> p_label;
@@ -179,8 +184,8 @@ BEGIN
     now := clock_timestamp();
     FOR i IN 1 .. cardinality(p_names) LOOP
         SELECT * INTO l FROM lines t WHERE t.name = p_names[i];
-        IF l.seq = 0 THEN
-            l.token := greatest(l.token, coalesce((SELECT t.floor FROM meta t WHERE t.one), 0));
+        IF l.token = 0 THEN
+            l.token := coalesce((SELECT t.floor FROM meta t WHERE t.one), 0);
         END IF;
         SELECT * INTO s FROM settle_1(p_names[i], p_claims[i], now, l.head, l.size, l.token);
         UPDATE lines t SET head = s.l_head, size = s.l_size, token = s.l_token, used = now WHERE t.name = p_names[i];
@@ -199,11 +204,12 @@ BEGIN
         END IF;
     END LOOP;
     FOR i IN 1 .. cardinality(p_names) LOOP
-        SELECT * INTO p FROM place t WHERE t.claim = p_claims[i];
+        SELECT * INTO p FROM place t WHERE t.claim = p_claims[i] FOR NO KEY UPDATE;
         IF FOUND AND p.name <> p_names[i] THEN
             RAISE EXCEPTION 'one claim has two names' USING ERRCODE = '23505';
         ELSIF FOUND THEN
-            IF now + p_ttl * ms >= p.until THEN
+            now := clock_timestamp();
+            IF now + p_ttl * ms >= least(p.until, now + p.ttl * ms) THEN
                 p.until := now + p_ttl * ms; p.ttl := p_ttl; p.sent := p_sent;
                 UPDATE place t SET until = p.until, ttl = p.ttl, sent = p.sent WHERE t.name = p.name AND t.seq = p.seq;
             END IF;

@@ -1,4 +1,6 @@
--- What the verbs share. These functions are not for clients: they run with the rights of the verb that calls them.
+-- What the verbs share. These functions are not for clients: they run with the rights of the verb that calls them. So the types of their
+-- variables are named with their schemas: a client that executes one itself, under a search_path of its own, would choose them for its
+-- whole session, and what a domain checks is executed with those rights.
 
 -- What each verb begins with. A snapshot older than the wait for a lock would show the line as it was; an acknowledged grant must survive
 -- a crash; and `statement_timeout` does not cover what a commit waits for.
@@ -13,20 +15,22 @@ BEGIN
     PERFORM set_config('lock_timeout', p_patience::text, true);
 END $$;
 
--- Locks the line of this name. A new one begins above the floor, which is read once no sweep can raise it for this name.
+-- Locks the line of this name. A new one begins behind the places that are there all the same, if somebody deleted the line alone. One of which
+-- no place was given yet begins above the floor, which is read once no sweep can raise it for this name.
 CREATE OR REPLACE FUNCTION leasehold.lock_1(p_name text, p_create boolean) RETURNS lines LANGUAGE plpgsql AS $$
 DECLARE
-    l lines;
+    l leasehold.lines;
 BEGIN
     LOOP
         SELECT * INTO l FROM lines t WHERE t.name = p_name FOR UPDATE;
         EXIT WHEN FOUND OR NOT p_create;
-        INSERT INTO lines AS t VALUES (p_name, 0, 1, 0, 0, clock_timestamp()) ON CONFLICT DO NOTHING RETURNING * INTO l;
-        IF FOUND THEN
-            l.token := coalesce((SELECT t.floor FROM meta t WHERE t.one), 0);
-            EXIT;
-        END IF;
+        INSERT INTO lines AS t SELECT p_name, coalesce(max(p.seq), 0), 1, count(*), 0, clock_timestamp() FROM place p WHERE p.name = p_name
+            ON CONFLICT DO NOTHING RETURNING * INTO l;
+        EXIT WHEN FOUND;
     END LOOP;
+    IF l.token = 0 THEN
+        l.token := coalesce((SELECT t.floor FROM meta t WHERE t.one), 0);
+    END IF;
     RETURN l;
 END $$;
 
@@ -62,7 +66,7 @@ CREATE OR REPLACE FUNCTION leasehold.settle_1(
     OUT ends timestamptz, OUT waits bigint, OUT changed boolean, OUT channels text[], OUT payloads text[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    p place;
+    p leasehold.place;
     ms CONSTANT interval := '1 millisecond';
     beyond bigint := l_head;
     first bigint;
@@ -81,11 +85,11 @@ BEGIN
                 CONTINUE;
             END IF;
         ELSIF p.until > p_now + p.ttl * ms THEN
-            -- The clock has stepped back.
+            -- The clock has stepped back, unless it was renewed since `p_now`.
             PERFORM 1 FROM place t WHERE t.name = p_name AND t.seq = p.seq FOR NO KEY UPDATE SKIP LOCKED;
             IF FOUND THEN
-                p.until := p_now + p.ttl * ms;
-                UPDATE place t SET until = p.until WHERE t.name = p_name AND t.seq = p.seq;
+                UPDATE place t SET until = least(t.until, clock_timestamp() + t.ttl * ms)
+                    WHERE t.name = p_name AND t.seq = p.seq RETURNING t.until INTO p.until;
             END IF;
         END IF;
         first := coalesce(first, p.seq);
@@ -122,7 +126,7 @@ END $$;
 -- What is rung to the observers of this name.
 CREATE OR REPLACE FUNCTION leasehold.stir_1(p_name text, INOUT channels text[], INOUT payloads text[]) LANGUAGE plpgsql AS $$
 DECLARE
-    c text;
+    c pg_catalog.text;
 BEGIN
     FOR c IN SELECT o.client FROM observer o WHERE o.name = p_name AND o.until > clock_timestamp() LOOP
         channels := channels || c;

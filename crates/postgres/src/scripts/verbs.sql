@@ -15,10 +15,12 @@ BEGIN
         WHERE t.until > now AND NOT t.parted AND (a.token = 0 OR t.token = a.token)
         FOR NO KEY UPDATE OF t SKIP LOCKED
     ) r;
+    -- An end that is farther away than a lease from now on is a clock's that was ahead.
+    now := clock_timestamp();
     UPDATE place t SET
-        until = greatest(t.until, now + a.ttl * ms),
-        ttl = CASE WHEN now + a.ttl * ms >= t.until THEN a.ttl ELSE t.ttl END,
-        sent = CASE WHEN now + a.ttl * ms >= t.until THEN p_sent ELSE t.sent END
+        until = greatest(least(t.until, now + t.ttl * ms), now + a.ttl * ms),
+        ttl = CASE WHEN now + a.ttl * ms >= least(t.until, now + t.ttl * ms) THEN a.ttl ELSE t.ttl END,
+        sent = CASE WHEN now + a.ttl * ms >= least(t.until, now + t.ttl * ms) THEN p_sent ELSE t.sent END
     FROM unnest(p_claims, p_ttls) a(claim, ttl) WHERE t.claim = a.claim AND t.claim = ANY (locked);
     RETURN QUERY SELECT a.nr,
         CASE
@@ -91,7 +93,7 @@ BEGIN
     PERFORM enter_1(p_patience);
     channels := '{}'; payloads := '{}'; what := 'none';
     PERFORM lock_1(p_name, false);
-    SELECT * INTO p FROM place t WHERE t.claim = p_claim AND t.name = p_name;
+    SELECT * INTO p FROM place t WHERE t.claim = p_claim AND t.name = p_name FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RETURN;
     ELSIF p.token IS NULL THEN
@@ -125,10 +127,10 @@ BEGIN
     PERFORM enter_1(p_patience);
     channels := '{}'; payloads := '{}'; what := 'none';
     l := lock_1(p_name, false);
-    now := clock_timestamp();
     SELECT * INTO p FROM place t WHERE t.name = p_name AND t.seq >= l.head AND t.token <= p_token AND p_token < t.token + t.turns
-        AND t.until > now LIMIT 1;
-    IF NOT FOUND THEN
+        LIMIT 1 FOR NO KEY UPDATE;
+    now := clock_timestamp();
+    IF p.until <= now IS NOT FALSE THEN
         RETURN;
     END IF;
     what := 'done';
@@ -237,6 +239,7 @@ BEGIN
         RAISE EXCEPTION 'the lock is no longer held' USING ERRCODE = 'LH001';
     END IF;
     IF current_setting('idle_in_transaction_session_timeout') IN ('0', '0ms') THEN
-        PERFORM set_config('idle_in_transaction_session_timeout', lease::text, true);
+        -- Its greatest value is 24 days.
+        PERFORM set_config('idle_in_transaction_session_timeout', least(lease, 2147483647)::text, true);
     END IF;
 END $$;
