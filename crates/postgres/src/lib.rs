@@ -170,9 +170,9 @@ impl Backend for Postgres {
         Some(&self.0.notifier)
     }
 
-    /// Closes the connections. There are no sessions: what is still held ends with its lease.
+    /// Rings who is the next of what was released, and closes the connections. There are no sessions: what is still held ends with its lease.
     async fn close(&self) -> Result<()> {
-        self.0.shut();
+        self.0.close().await;
         Ok(())
     }
 }

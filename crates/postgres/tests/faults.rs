@@ -1,6 +1,6 @@
 //! Requests without answers, connections that break, rings that nobody hears, and rows that somebody is at.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests")]
 
 mod support;
 
@@ -110,6 +110,62 @@ async fn a_ring_that_never_went_is_found_by_the_next_renewal() {
         let release = format!("SELECT what FROM leasehold.release_1('a', '{}'::uuid, 1000)", mine.id);
         assert_eq!(server.text(&release).await.unwrap(), "done");
         waits.await.unwrap().unwrap().release().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_closes_at_once_has_rung_before() {
+    bounded(async {
+        let server = server().await;
+        let ttl = Duration::from_secs(600);
+        let (one, two) = (Store::new(client(&server).await).ttl(ttl), Store::new(client(&server).await).ttl(ttl));
+        let guard = one.lock("a").acquire().await.unwrap();
+        let waits = tokio::spawn(two.lock("a").acquire());
+        until(async || two.lock("a").inspect().await.unwrap().waiters.len() == 1).await;
+        guard.release().await.unwrap();
+        one.close(Duration::from_secs(10)).await.unwrap();
+        waits.await.unwrap().unwrap().release().await.unwrap();
+    })
+    .await;
+}
+
+/// A commit that notifies waits for those of the whole database, and here one waits for a replica that is away.
+#[tokio::test]
+async fn a_notification_that_is_stuck_holds_up_no_verb() {
+    bounded(async {
+        let server = server().await;
+        let role = Server::USER;
+        server.query(&format!("ALTER ROLE {role} SET synchronous_commit = local")).await.unwrap();
+        let url = url(&server, "&connections=2");
+        let (store, others) = (connected(|| Postgres::connect(&url)).await, client(&server).await);
+        server.set("synchronous_standby_names", "nobody").await.unwrap();
+        until(async || server.text("SHOW synchronous_standby_names").await.unwrap() == "nobody").await;
+        let (stuck, connection) = leasehold_postgres::client::connect(
+            &url.replace("?timeout=5000&connections=2", ""),
+            leasehold_postgres::client::NoTls,
+        )
+        .await
+        .unwrap();
+        tokio::spawn(connection);
+        let notify = "SET synchronous_commit = on; CREATE TABLE public.t (n int); NOTIFY somebody";
+        let stuck = tokio::spawn(async move { stuck.batch_execute(notify).await });
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+        until(async || server.number(waits).await.unwrap() == 1).await;
+        // More releases that ring than it has connections, within less time than a ring waits.
+        let begin = leasehold_core::seam::Moment::now();
+        for i in 0..20 {
+            let (mine, next) = (claim(&format!("{i}"), WaitPolicy::Fair), claim(&format!("{i}"), WaitPolicy::Fair));
+            granted(&store, &mine).await;
+            waiting(&others, &next).await;
+            store.release(&mine, None).await.unwrap();
+        }
+        let took = leasehold_core::seam::Moment::now().since(begin);
+        println!("20 releases that ring took {took:?}");
+        // Each ring that kept a connection would have done so for two seconds.
+        assert!(took < Duration::from_secs(5), "{took:?}");
+        server.set("synchronous_standby_names", "").await.unwrap();
+        stuck.await.unwrap().unwrap();
     })
     .await;
 }

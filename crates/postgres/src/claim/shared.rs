@@ -16,6 +16,7 @@ use crate::client::bell::{self, Bell};
 use crate::client::install::{install, prepare};
 use crate::client::pool::Pool;
 use crate::client::request::Request;
+use crate::client::ringer::Ringer;
 use crate::config::{Bells, Config};
 use crate::entry::{get, millis};
 use crate::error::Failure;
@@ -35,6 +36,7 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) statements: Statements,
     verbs: Arc<Pool>,
+    ringer: Ringer,
     pub(crate) renewals: Arc<Pool>,
     pub(crate) notifier: Notifier,
     /// This client, and its channel if it is rung.
@@ -58,7 +60,6 @@ pub(crate) struct Statements {
     pub(crate) list: Arc<str>,
     pub(crate) observe: Arc<str>,
     sweep: Arc<str>,
-    ring: Arc<str>,
 }
 
 impl Statements {
@@ -77,8 +78,6 @@ impl Statements {
             list: call("list_1", &["", "", ""]),
             observe: call("observe_1", &["", "", ""]),
             sweep: call("sweep_1", &["", ""]),
-            // A commit that notifies waits for those of the whole database: in a transaction of its own, it holds up no verb.
-            ring: "SELECT set_config('lock_timeout', '1000', true), pg_notify(c, p) FROM unnest($1::text[], $2::text[]) r(c, p)".into(),
         }
     }
 }
@@ -114,6 +113,7 @@ impl Shared {
         };
         let shared = Arc::new(Shared {
             statements: Statements::new(&config.schema),
+            ringer: Ringer::new(&verbs, patience(&config), &runtime),
             verbs,
             renewals,
             notifier,
@@ -146,16 +146,21 @@ impl Shared {
         if self.verbs.is_closed() { Err(Error::closed()) } else { Ok(()) }
     }
 
+    /// Rings whom this client has left a turn to, and closes it.
+    pub(crate) async fn close(&self) {
+        self.ringer.end().await;
+        self.shut();
+    }
+
     pub(crate) fn shut(&self) {
         self.verbs.close();
         self.renewals.close();
         self.tasks.get().into_iter().flatten().for_each(AbortHandle::abort);
     }
 
-    /// For how long a verb may wait for a row, in milliseconds: less than its client waits for the verb.
+    /// For how long a verb may wait for a row, in milliseconds.
     pub(crate) fn patience(&self) -> i32 {
-        let patience = (self.config.timeout * 4 / 5).min(PATIENCE);
-        i32::try_from(patience.as_millis()).unwrap_or(i32::MAX)
+        patience(&self.config)
     }
 
     /// Sends a request of a verb. Where the schema has gone, it is installed again first.
@@ -180,19 +185,13 @@ impl Shared {
         Ok(self.call(request).await.map_err(Failure::of_a_read)?)
     }
 
-    /// Notifies whom a verb's answer names: those of this client at once, the others by a request that nobody waits for. One that fails is
-    /// not repeated: who was granted something finds it by its next renewal.
+    /// Notifies whom a verb's answer names: those of this client at once, the others by a request that nobody waits for.
     pub(crate) fn ring(&self, row: &Row) -> Result<()> {
         let (channels, payloads): (Vec<String>, Vec<String>) = (get(row, "channels")?, get(row, "payloads")?);
         let all = channels.into_iter().zip(payloads);
         let (own, others): (Vec<_>, Vec<_>) = all.partition(|(channel, _)| *channel == self.client);
         own.iter().for_each(|(_, said)| bell::pass(&self.notifier, &self.client, said));
-        if !others.is_empty() {
-            let (channels, payloads) = others.into_iter().unzip();
-            let (ring, verbs) =
-                (Request::new(&self.statements.ring).texts(channels).texts(payloads), self.verbs.clone());
-            self.runtime.spawn(async move { verbs.call(ring).await.map(drop) });
-        }
+        self.ringer.ring(others);
         Ok(())
     }
 
@@ -215,6 +214,12 @@ impl Shared {
         let sql = self.statements.sweep.clone();
         move || Request::new(&sql).number(millis(SWEEP)).int(SWEPT)
     }
+}
+
+/// In milliseconds: less than a client waits for a request.
+fn patience(config: &Config) -> i32 {
+    let patience = (config.timeout * 4 / 5).min(PATIENCE);
+    i32::try_from(patience.as_millis()).unwrap_or(i32::MAX)
 }
 
 /// Sweeps now and then, while there are releases.
