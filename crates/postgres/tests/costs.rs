@@ -8,10 +8,12 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_core::Store;
 use leasehold_core::seam::{Backend, Claim, LeaseRef, Mode, Moment, Renewal, WaitPolicy};
 use leasehold_postgres::{HELD, Postgres};
 use leasehold_testbed::PgBouncer;
 use support::*;
+use tokio::task::JoinSet;
 
 #[tokio::test]
 async fn no_index_has_what_renewals_change_and_they_are_hot() {
@@ -44,6 +46,63 @@ async fn no_index_has_what_renewals_change_and_they_are_hot() {
         }
         println!("{hot} of {all} updates are HOT");
         assert!(hot * 100 >= all * 97, "{hot} of {all}");
+    })
+    .await;
+}
+
+/// How often each statement of clients was executed: claims, releases, notifications, and all of them.
+async fn calls(server: &Server) -> [u64; 4] {
+    let mut calls = [0; 4];
+    for (n, like) in ["%.claim_1(%", "%.release_1(%", "%pg_notify(c, p)%", "%"].into_iter().enumerate() {
+        let role = format!("userid = (SELECT oid FROM pg_roles WHERE rolname = '{}')", Server::USER);
+        // A bell that hears nothing is asked now and then, and what nobody uses is swept away.
+        let count = format!(
+            "SELECT coalesce(sum(calls), 0)::int8 FROM pg_stat_statements WHERE {role} AND query LIKE '{like}'
+             AND query NOT LIKE 'SELECT $1' AND query NOT LIKE '%sweep_1(%'"
+        );
+        calls[n] = server.number(&count).await.unwrap();
+    }
+    calls
+}
+
+#[tokio::test]
+async fn a_cycle_is_two_requests_and_a_hand_over_one_more_however_long_the_line() {
+    bounded(async {
+        let counted = options().set("shared_preload_libraries", "pg_stat_statements");
+        let server = Server::start_with(&counted).await.unwrap();
+        server.query("CREATE EXTENSION pg_stat_statements").await.unwrap();
+        // Nothing is renewed meanwhile.
+        let ttl = Duration::from_secs(600);
+        let [one, two] = [client(&server).await, client(&server).await].map(|store| Store::new(store).ttl(ttl));
+        let before = calls(&server).await;
+        for i in 0..50 {
+            one.lock(("alone", i % 5)).acquire().await.unwrap().release().await.unwrap();
+        }
+        let after = calls(&server).await;
+        assert_eq!([0, 1, 2, 3].map(|n| after[n] - before[n]), [50, 50, 0, 100]);
+        for waiters in [4, 64] {
+            let name = format!("line of {waiters}");
+            let first = one.lock(&name).acquire().await.unwrap();
+            let before = calls(&server).await;
+            let mut line = JoinSet::new();
+            for nth in 1..=waiters {
+                // In turn: the next is always another client's.
+                let lock = if nth % 2 == 1 { two.lock(&name) } else { one.lock(&name) };
+                line.spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() });
+                until(async || one.lock(&name).inspect().await.unwrap().waiters.len() == nth).await;
+            }
+            let joined = calls(&server).await;
+            assert_eq!(joined[0] - before[0], waiters as u64);
+            first.release().await.unwrap();
+            while let Some(served) = line.join_next().await {
+                served.unwrap();
+            }
+            let after = calls(&server).await;
+            // Nobody asked again; each release told the next, and the last one nobody.
+            let hand_overs = waiters as u64;
+            let each = [0, hand_overs + 1, hand_overs, 2 * hand_overs + 1];
+            assert_eq!([0, 1, 2, 3].map(|n| after[n] - joined[n]), each, "{waiters} waiters");
+        }
     })
     .await;
 }

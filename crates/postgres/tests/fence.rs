@@ -1,6 +1,6 @@
 //! The fence in the user's own transaction, with tokio-postgres: at every isolation, in savepoints, and when its program stops.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests")]
 
 mod support;
 
@@ -90,8 +90,19 @@ async fn a_program_that_stops_inside_keeps_others_out_for_a_lease_and_not_longer
         let tx = program.transaction().await.unwrap();
         tx.execute("INSERT INTO app.orders VALUES ('late')", &[]).await.unwrap();
         held(&tx, token).await.unwrap();
+        let rows = tx.query("SHOW idle_in_transaction_session_timeout", &[]).await.unwrap();
+        assert_eq!(rows[0].get::<_, &str>(0), "4s");
+        let ends = "SELECT (extract(epoch FROM until) * 1000)::int8 FROM leasehold.place WHERE token IS NOT NULL";
+        let lease = server.number(ends).await.unwrap();
+        let last = tx.query_one("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8", &[]).await.unwrap();
+        let stopped = last.get::<_, i64>(0) as u64;
         // Nothing of it runs any more, and nobody renews. The server ends it: nothing else does.
         until(async || matches!(store.claim(&next).await, Ok(Claimed::Granted(_)))).await;
+        let since = "SELECT (extract(epoch FROM since) * 1000)::int8 FROM leasehold.place WHERE token IS NOT NULL";
+        let since = server.number(since).await.unwrap();
+        println!("granted {} ms after it stopped, {} ms after its lease", since - stopped, since - lease);
+        // After a lease, and not longer than a busy machine takes to ask.
+        assert!(since >= stopped + 4_000 && since < stopped + 4_000 + 10_000, "{since} after {stopped}");
         assert!(tx.commit().await.is_err());
         assert_eq!(orders(&server).await, 0);
     })
@@ -144,6 +155,23 @@ async fn every_isolation_serves() {
         tx.query("SELECT * FROM app.orders", &[]).await.unwrap();
         assert!(store.evict(&"a".into(), leasehold_core::FencingToken::new(later as u64)).await.unwrap());
         assert_eq!(state(held(&tx, later).await), "40001");
+    })
+    .await;
+}
+
+/// To read the hold is not enough: whoever did so is overtaken.
+#[tokio::test]
+async fn a_look_at_the_hold_without_the_condition_lets_the_next_begin() {
+    bounded(async {
+        let (server, store, _, token, mut program) = world(Duration::from_millis(500)).await;
+        let look = "SELECT 1 FROM leasehold.place WHERE name = 'a' AND token = $1 AND until > clock_timestamp()";
+        let tx = program.transaction().await.unwrap();
+        assert_eq!(tx.query(look, &[&token]).await.unwrap().len(), 1);
+        let next = claim("a", WaitPolicy::Fair);
+        until(async || matches!(store.claim(&next).await, Ok(Claimed::Granted(_)))).await;
+        tx.execute("INSERT INTO app.orders VALUES ('stale')", &[]).await.unwrap();
+        tx.commit().await.unwrap();
+        assert_eq!(orders(&server).await, 1);
     })
     .await;
 }

@@ -1,109 +1,151 @@
-//! The fence with the crates that programs use for their own transactions: sqlx and diesel, as their users write it. `fence.rs` has
-//! tokio-postgres.
+//! The fence with the crates that programs use for their own transactions, as their users write it: sqlx, diesel and tokio-postgres. Each test
+//! starts itself again as a program that is stopped while it holds, and goes on as if it held still.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests")]
 
 mod support;
 
+use std::io::Write;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use diesel::sql_types::{BigInt, Text};
-use diesel_async::{AsyncConnection, AsyncPgConnection, RunQueryDsl, SimpleAsyncConnection};
-use leasehold_core::{Fenced, Guard, Name, Store};
+use diesel_async::{AsyncConnection, AsyncPgConnection, SimpleAsyncConnection};
+use leasehold_core::{Fenced, Guard, Store};
+use leasehold_postgres::client::{NoTls, connect};
 use leasehold_postgres::{HELD, LOST, Postgres};
 use sqlx_core::query::query;
 use sqlx_postgres::PgPoolOptions;
 use support::*;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::Command;
 
-/// A holder that was paused between its look at the clock and its transaction: it believes that it holds, whatever happened since.
-#[derive(Debug)]
-struct Paused(Name, leasehold_core::FencingToken);
+const LOCK: &str = "orders/42";
+/// Where the program that is started again finds the server.
+const URL: &str = "LEASEHOLD_TEST_URL";
+/// Longer than a busy machine may take for a transaction.
+const LEASE: Duration = Duration::from_secs(4);
+/// What it says when it has written, and holds.
+const HOLDS: &str = "it holds";
+/// What the server says of a transaction that came too late: diesel shows few SQLSTATEs.
+const WORDS: &str = "the lock is no longer held";
 
-impl Paused {
-    fn holder(by: &impl Fenced) -> Paused {
-        Paused(by.full_name().clone(), by.fencing_token())
-    }
-}
-
-/// A table of a program's own, in the database of the locks.
-async fn world() -> (Server, Arc<Postgres>, Store) {
-    let server = server().await;
-    let locks = Arc::new(client(&server).await);
-    program(&server)
+/// A program that is stopped while it holds, until somebody else has the lock. What it then does is refused.
+async fn paused(test: &str, server: &Server, store: &Store) {
+    program(server)
         .await
         .batch_execute("CREATE SCHEMA app; CREATE TABLE app.orders (id int8, state text)")
         .await
         .unwrap();
-    (server, locks.clone(), Store::new(locks).ttl(Duration::from_secs(60)))
+    let mut program = Command::new(std::env::current_exe().unwrap());
+    program.args(["--exact", test, "--nocapture"]).env(URL, server.url()).kill_on_drop(true);
+    let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let pid = program.id().unwrap().to_string();
+    let mut said = BufReader::new(program.stdout.take().unwrap()).lines();
+    while said.next_line().await.unwrap().unwrap() != HOLDS {}
+    signal("-STOP", &pid).await;
+    let next = store.lock(LOCK).acquire().await.unwrap();
+    signal("-CONT", &pid).await;
+    program.stdin.take().unwrap().write_all(b"go on\n").await.unwrap();
+    let mut words = String::new();
+    while let Some(line) = said.next_line().await.unwrap() {
+        words += &line;
+    }
+    assert!(words.contains(WORDS) && program.wait().await.unwrap().success(), "{words}");
+    let orders =
+        async |state| server.number(&format!("SELECT count(*) FROM app.orders WHERE state = '{state}'")).await.unwrap();
+    assert_eq!((orders("in time").await, orders("late").await), (1, 0));
+    next.release().await.unwrap();
 }
 
-/// Somebody else has the lock now.
-async fn lost_to_another(store: &Store, guard: &Guard) -> Guard {
-    assert!(store.evict("orders/42", guard.fencing_token()).await.unwrap());
-    store.lock("orders/42").acquire().await.unwrap()
+async fn signal(signal: &str, pid: &str) {
+    assert!(Command::new("kill").args([signal, pid]).status().await.unwrap().success());
 }
 
-async fn orders(server: &Server) -> u64 {
-    server.number("SELECT count(*) FROM app.orders").await.unwrap()
+/// The program, by this way to write.
+async fn program_that_is_paused(url: &str, write: impl AsyncFn(&Postgres, &Guard, &'static str) -> String) {
+    let locks = Arc::new(connected(|| Postgres::connect(url)).await);
+    let guard = Store::new(locks.clone()).ttl(LEASE).lock(LOCK).acquire().await.unwrap();
+    assert_eq!(write(&locks, &guard, "in time").await, "");
+    println!("\n{HOLDS}");
+    std::io::stdout().flush().unwrap();
+    tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await.unwrap().unwrap();
+    // As one that looked at the clock before it was stopped.
+    println!("{}", write(&locks, &guard, "late").await);
+}
+
+async fn by_whom(test: &str, write: impl AsyncFn(&Postgres, &Guard, &'static str) -> String) {
+    bounded(async {
+        if let Ok(url) = std::env::var(URL) {
+            return program_that_is_paused(&url, write).await;
+        }
+        let server = server().await;
+        let store = Store::new(client(&server).await);
+        paused(test, &server, &store).await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn sqlx() {
-    bounded(async {
-        let (server, _locks, store) = world().await;
-        let pool = PgPoolOptions::new().max_connections(2).connect(&server.url()).await.unwrap();
-        let guard = store.lock("orders/42").acquire().await.unwrap();
-
+    by_whom("sqlx", async |_, guard, state| {
+        let pool = PgPoolOptions::new().max_connections(2).connect(&std::env::var(URL).unwrap()).await.unwrap();
         let mut tx = pool.begin().await.unwrap();
-        query(HELD)
-            .bind(guard.full_name().as_str())
-            .bind(guard.fencing_token().as_i64())
-            .execute(&mut *tx)
-            .await
-            .unwrap();
-        query("INSERT INTO app.orders VALUES (42, 'paid')").execute(&mut *tx).await.unwrap();
+        query("INSERT INTO app.orders VALUES (42, $1)").bind(state).execute(&mut *tx).await.unwrap();
+        let held = query(HELD).bind(guard.full_name().as_str()).bind(guard.fencing_token().as_i64());
+        let said = match held.execute(&mut *tx).await {
+            Ok(_) => String::new(),
+            Err(refused) => {
+                assert_eq!(refused.as_database_error().unwrap().code().as_deref(), Some(LOST));
+                refused.to_string()
+            }
+        };
+        // It does not look at what it was told.
         tx.commit().await.unwrap();
-        assert_eq!(orders(&server).await, 1);
+        said
+    })
+    .await;
+}
 
-        let late = Paused::holder(&guard);
-        let _next = lost_to_another(&store, &guard).await;
-        let mut tx = pool.begin().await.unwrap();
-        query("INSERT INTO app.orders VALUES (43, 'late')").execute(&mut *tx).await.unwrap();
-        let refused = query(HELD).bind(late.0.as_str()).bind(late.1.as_i64()).execute(&mut *tx).await.unwrap_err();
-        assert_eq!(refused.as_database_error().unwrap().code().as_deref(), Some(LOST));
+#[tokio::test]
+async fn tokio_postgres() {
+    by_whom("tokio_postgres", async |_, guard, state| {
+        let (mut db, connection) = connect(&std::env::var(URL).unwrap(), NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let tx = db.transaction().await.unwrap();
+        tx.execute("INSERT INTO app.orders VALUES (42, $1)", &[&state]).await.unwrap();
+        let held = tx.execute(HELD, &[&guard.full_name().as_str(), &guard.fencing_token().as_i64()]).await;
+        let said = match held {
+            Ok(_) => String::new(),
+            Err(refused) => {
+                assert_eq!(refused.code().unwrap().code(), LOST);
+                refused.as_db_error().unwrap().message().to_owned()
+            }
+        };
         tx.commit().await.unwrap();
-        assert_eq!(orders(&server).await, 1);
+        said
     })
     .await;
 }
 
 #[tokio::test]
 async fn diesel() {
-    bounded(async {
-        let (server, locks, store) = world().await;
-        let mut db = AsyncPgConnection::establish(&server.url()).await.unwrap();
-        let guard = store.lock("orders/42").acquire().await.unwrap();
-
-        let still_holds = locks.still_holds(&guard).unwrap();
-        let (name, token) = still_holds.params();
+    use diesel_async::RunQueryDsl;
+    by_whom("diesel", async |locks, guard, state| {
+        let mut db = AsyncPgConnection::establish(&std::env::var(URL).unwrap()).await.unwrap();
+        // As long as it holds it may ask the store for both.
+        let (name, token) = match locks.still_holds(guard) {
+            Ok(still_holds) => (still_holds.params().0.to_owned(), still_holds.params().1),
+            Err(_) => (guard.full_name().to_string(), guard.fencing_token().as_i64()),
+        };
         db.batch_execute("BEGIN").await.unwrap();
-        let held = diesel::sql_query(still_holds.sql()).bind::<Text, _>(name).bind::<BigInt, _>(token);
-        held.execute(&mut db).await.unwrap();
-        diesel::sql_query("INSERT INTO app.orders VALUES (42, 'paid')").execute(&mut db).await.unwrap();
+        let insert = diesel::sql_query("INSERT INTO app.orders VALUES (42, $1)").bind::<Text, _>(state);
+        insert.execute(&mut db).await.unwrap();
+        let held = diesel::sql_query(HELD).bind::<Text, _>(name).bind::<BigInt, _>(token);
+        let said = held.execute(&mut db).await.map_or_else(|refused| refused.to_string(), |_| String::new());
         db.batch_execute("COMMIT").await.unwrap();
-        assert_eq!(orders(&server).await, 1);
-
-        let late = Paused::holder(&guard);
-        let _next = lost_to_another(&store, &guard).await;
-        db.batch_execute("BEGIN").await.unwrap();
-        diesel::sql_query("INSERT INTO app.orders VALUES (43, 'late')").execute(&mut db).await.unwrap();
-        let held = diesel::sql_query(HELD).bind::<Text, _>(late.0.as_str()).bind::<BigInt, _>(late.1.as_i64());
-        // It knows few SQLSTATEs; the message says it.
-        let refused = held.execute(&mut db).await.unwrap_err();
-        assert!(refused.to_string().contains("the lock is no longer held"), "{refused:?}");
-        db.batch_execute("COMMIT").await.unwrap();
-        assert_eq!(orders(&server).await, 1);
+        said
     })
     .await;
 }
