@@ -76,7 +76,7 @@ async fn use_both(client: &Client, ops: [u64; 2], held: &MultiGuard, resource: &
             client.record.at(t, What::Use { op, valid: t + left });
             let write = Write1 { op, lock: lock.to_owned(), tok: guard.fencing_token().get(), fenced: true };
             if !matches!(resource.write(&write).await, Ok(true)) {
-                *resource = Connection::to(&client.plan.resource);
+                *resource = Connection::of(&client.plan);
                 return;
             }
         }

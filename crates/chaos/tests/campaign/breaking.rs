@@ -1,6 +1,6 @@
 //! How each fault is made, and ended.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use leasehold_testbed::{Etcd, Proxy, Redis, Server};
@@ -10,6 +10,7 @@ use zookeeper_client::{Client, Error};
 
 use super::{
     clients::Slot,
+    databases,
     faults::{Fault, Moment},
     kind::Kind,
     nemesis::Nemesis,
@@ -94,6 +95,15 @@ impl Nemesis<'_> {
                 }
             }
             Fault::Restore => self.restore(server).await,
+            Fault::StopServer | Fault::PauseBackend => {
+                let Servers::Postgres(server, _) = self.servers else { return };
+                let stops = fault == Fault::StopServer;
+                if stops {
+                    databases::stop(server, length).await
+                } else {
+                    databases::pause_backend(server, length).await
+                }
+            }
             _ => server.restart_without_data().await.unwrap(),
         }
     }
@@ -103,7 +113,9 @@ impl Nemesis<'_> {
         server.kill().await.unwrap();
         let saved = server.data().with_extension("saved");
         let [from, to] = if saved.exists() { [&saved, server.data()] } else { [server.data(), &saved] };
-        copy(from, to).unwrap();
+        copy(from, to);
+        // The process in it may be another one by now.
+        let _ = fs::remove_file(server.data().join("postmaster.pid"));
         while server.start_again().await.is_err() {}
     }
 
@@ -192,6 +204,7 @@ impl Nemesis<'_> {
                     }
                 }
             }
+            (Servers::Postgres(server, _), _) => databases::terminate(server, self.kind.ttl()).await,
             (Servers::Etcd(server), _) => compact(server, self.kind.ttl()).await,
             (Servers::EtcdCluster(cluster), _) => compact(&cluster.members()[0], self.kind.ttl()).await,
             _ => self.tell_a_server(fault).await,
@@ -243,6 +256,10 @@ impl Nemesis<'_> {
                 let words: Vec<&str> = ["DEL", lock].into_iter().chain(others.iter().map(String::as_str)).collect();
                 sure(servers, &words).await
             }
+            Servers::Postgres(server, _) => {
+                let line = self.random.borrow_mut().bool();
+                databases::delete(server, lock, line).await
+            }
             Servers::Etcd(server) => delete_prefix(server, lock).await,
             Servers::EtcdCluster(cluster) => {
                 let which = self.random.borrow_mut().usize(0..cluster.members().len());
@@ -267,22 +284,12 @@ async fn sure(servers: &[Redis], words: &[&str]) -> bool {
     true
 }
 
-/// What is in one folder takes the place of what is in the other.
-fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+/// What is in one folder takes the place of what is in the other, with its owners.
+fn copy(from: &Path, to: &Path) {
     if to.exists() {
-        fs::remove_dir_all(to)?;
+        fs::remove_dir_all(to).unwrap();
     }
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            copy(&entry.path(), &target)?;
-        } else {
-            fs::copy(entry.path(), target)?;
-        }
-    }
-    Ok(())
+    assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success(), "copying {}", from.display());
 }
 
 /// The name of a lock as stores write it where `/` separates.

@@ -126,9 +126,9 @@ pub(crate) fn main(plan: Plan) {
     });
     let runtime = runtime();
     let lodgers = plan.lodgers.then(|| {
-        // A client of etcd needs the runtime in which it was connected.
-        let of_etcd = matches!(plan.kind, Kind::Etcd | Kind::EtcdCluster);
-        let store = if of_etcd { runtime.block_on(connect(&plan, &draining)) } else { None };
+        // Some clients need the runtime in which they were connected.
+        let needs_it = matches!(plan.kind, Kind::Etcd | Kind::EtcdCluster) || plan.kind.is_database();
+        let store = if needs_it { runtime.block_on(connect(&plan, &draining)) } else { None };
         Lodgers::start(plan.clone(), draining.clone(), store)
     });
     if let Some(None) = lodgers {

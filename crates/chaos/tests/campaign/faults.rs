@@ -22,6 +22,12 @@ pub(crate) enum Fault {
     LateRequest(Moment),
     PauseServer,
     RestartServer,
+    /// It is ended as its operator does, and is there again.
+    StopServer,
+    /// One process of a server that has one for each client.
+    PauseBackend,
+    /// Some of the connections are ended by the server.
+    Terminate,
     PauseLeader,
     KillLeader,
     Isolate,
@@ -52,6 +58,8 @@ pub(crate) enum Moment {
     Claim,
     KeepAlive,
     Release,
+    /// The notification of another client.
+    Ring,
 }
 
 /// To what a fault is made: it is one at a time.
@@ -92,6 +100,14 @@ const MEMBERS: &[Fault] = &[
 const RELEASES: &[Fault] = &[Fault::LostAnswer(Moment::Release), Fault::LateRequest(Moment::Release)];
 const BY_HAND: &[Fault] = &[Fault::Evict, Fault::DeleteKeys, Fault::DeleteKeys];
 const LOSSES: &[Fault] = &[Fault::LoseData, Fault::Restore];
+const DATABASE: &[Fault] = &[
+    Fault::Terminate,
+    Fault::Terminate,
+    Fault::PauseBackend,
+    Fault::PauseBackend,
+    Fault::StopServer,
+    Fault::LateRequest(Moment::Ring),
+];
 const SCRIPTS: &[Fault] = &[Fault::ForgetScripts, Fault::CloseSubscriptions];
 
 /// Those of a store.
@@ -113,6 +129,8 @@ pub(crate) fn faults(kind: Kind) -> Vec<Fault> {
             SCRIPTS,
             &[Fault::PauseServer, Fault::Evict, Fault::FailOver, Fault::FailOver, Fault::FillMemory],
         ],
+        Kind::Postgres => &[CLIENTS, LINKS, SERVERS, RELEASES, BY_HAND, LOSSES, DATABASE],
+        Kind::PgBouncer => &[CLIENTS, LINKS, SERVERS, RELEASES, BY_HAND, DATABASE],
         Kind::Cluster => {
             &[CLIENTS, SERVERS, SCRIPTS, &[Fault::Evict, Fault::FailOver, Fault::MoveSlot, Fault::FillMemory]]
         }
@@ -124,8 +142,8 @@ impl Fault {
     /// What is not promised under it. The stores' pages say so.
     pub(crate) fn breaks(self, kind: Kind) -> Breaks {
         match self {
-            // The server's clock is in Redis' tokens.
-            Fault::LoseData | Fault::Restore if kind != Kind::Redis => Breaks::Order,
+            // The server's clock is in their tokens.
+            Fault::LoseData | Fault::Restore if kind != Kind::Redis && !kind.is_database() => Breaks::Order,
             Fault::DeleteKeys | Fault::Evict | Fault::LoseData | Fault::Restore | Fault::FailOver => Breaks::Exclusion,
             _ => Breaks::Nothing,
         }
@@ -134,11 +152,13 @@ impl Fault {
     pub(crate) fn target(self) -> Target {
         match self {
             Fault::PauseServer | Fault::RestartServer | Fault::Isolate => Target::Server,
+            Fault::StopServer | Fault::PauseBackend => Target::Server,
             Fault::LoseData | Fault::Restore | Fault::FillMemory => Target::Server,
             Fault::PauseLeader | Fault::KillLeader | Fault::Partition | Fault::FailOver | Fault::MoveSlot => {
                 Target::Leader
             }
             Fault::ForgetScripts
+            | Fault::Terminate
             | Fault::CloseSubscriptions
             | Fault::Compact
             | Fault::DeleteFiles
@@ -147,6 +167,11 @@ impl Fault {
             | Fault::ClockAhead => Target::Content,
             _ => Target::Client,
         }
+    }
+
+    /// Whether a database loses by it what was counted there, too.
+    pub(crate) fn loses_counts(self, kind: Kind) -> bool {
+        kind.is_database() && matches!(self, Fault::LoseData | Fault::Restore)
     }
 
     /// Whether it concerns one lock.
@@ -164,6 +189,10 @@ impl Moment {
             (Kind::Redlock, Moment::KeepAlive) => b"\r\nrenew\r\n".into(),
             (Kind::Redlock, Moment::Release) => b"\r\nrelease\r\n".into(),
             // A renewal names the claim, the token and the mode, and ends with the lease. A release names the claim alone.
+            (Kind::Postgres | Kind::PgBouncer, Moment::Claim) => b".claim_1(".into(),
+            (Kind::Postgres | Kind::PgBouncer, Moment::KeepAlive) => b".renew_1(".into(),
+            (Kind::Postgres | Kind::PgBouncer, Moment::Release) => b".release_1(".into(),
+            (Kind::Postgres | Kind::PgBouncer, Moment::Ring) => b"pg_notify(".into(),
             (Kind::Redis, Moment::KeepAlive) => format!(" {ttl} \r\n").into(),
             (Kind::Redis, Moment::Release) => b"\r\n$33\r\n-".into(),
             // An id of 63 bits, alone in its message.

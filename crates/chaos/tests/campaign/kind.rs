@@ -39,10 +39,13 @@ pub(crate) enum Kind {
     Ensemble,
     Sentinel,
     Cluster,
+    Postgres,
+    /// The same behind a pooler in transaction mode. Waiters poll.
+    PgBouncer,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 10] = [
+    pub(crate) const ALL: [Kind; 12] = [
         Kind::Memory,
         Kind::Sqlite,
         Kind::Redis,
@@ -53,6 +56,8 @@ impl Kind {
         Kind::Ensemble,
         Kind::Sentinel,
         Kind::Cluster,
+        Kind::Postgres,
+        Kind::PgBouncer,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -67,6 +72,8 @@ impl Kind {
             Kind::Ensemble => "zookeeper-3",
             Kind::Sentinel => "sentinel",
             Kind::Cluster => "cluster",
+            Kind::Postgres => "postgres",
+            Kind::PgBouncer => "pgbouncer",
         }
     }
 
@@ -83,7 +90,7 @@ impl Kind {
             Kind::Redlock => 700,
             Kind::Etcd | Kind::EtcdCluster => 2000,
             Kind::ZooKeeper | Kind::Ensemble => 1200,
-            Kind::Sentinel | Kind::Cluster => 1000,
+            Kind::Sentinel | Kind::Cluster | Kind::Postgres | Kind::PgBouncer => 1000,
         })
     }
 
@@ -129,7 +136,12 @@ impl Kind {
 
     /// Whether some seconds show something: more is too long for each test.
     pub(crate) fn is_quick(self) -> bool {
-        matches!(self, Kind::Memory | Kind::Sqlite | Kind::Redis | Kind::Redlock)
+        matches!(self, Kind::Memory | Kind::Sqlite | Kind::Redis | Kind::Redlock | Kind::Postgres)
+    }
+
+    /// Whether the locks are in a database, where transactions of programs are.
+    pub(crate) fn is_database(self) -> bool {
+        matches!(self, Kind::Postgres | Kind::PgBouncer)
     }
 
     /// How long a client's session may outlive it beside its leases: in it ZooKeeper's clients ask what no lease depends on.

@@ -5,8 +5,8 @@
 //! --seconds N --seed S` is a longer one, `check FOLDER` judges a history again. `cargo xtask chaos` calls it. What is what:
 //!
 //! - `run` is one campaign; `kind` what is different about the stores; `servers`, `clients` what runs; `nemesis` when what breaks.
-//! - `faults` is which there are, `breaking` with `handovers` how each is made; `prove` keeps the numbers, and writes the page of them.
-//! - `client` with `lodgers` and `idlers`, `work` with `held`, `using`, `both` and `looks`, and `resource` are what the other processes do: they
+//! - `faults` is which there are, `breaking` with `handovers` and `databases` how each is made; `prove` keeps the numbers, and writes the page of them.
+//! - `client` with `lodgers` and `idlers`, `work` with `held`, `using`, `both` and `looks`, `resource` and `counter` are what the other processes do: they
 //!   are this program, started again.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, clippy::print_stderr, reason = "a program of tests")]
@@ -15,6 +15,8 @@ mod both;
 mod breaking;
 mod client;
 mod clients;
+mod counter;
+mod databases;
 mod faults;
 mod handovers;
 mod held;

@@ -124,7 +124,9 @@ impl<'a> Nemesis<'a> {
         let kinds = faults(self.kind);
         let fault = kinds[self.random.borrow_mut().usize(0..kinds.len())];
         // What everything is lost by is an excuse for everything: it is rare.
-        if fault.breaks(self.kind) == Breaks::Order && self.random.borrow_mut().u8(0..6) > 0 {
+        if (fault.breaks(self.kind) == Breaks::Order || fault.loses_counts(self.kind))
+            && self.random.borrow_mut().u8(0..6) > 0
+        {
             return;
         }
         let (clients, servers) = (self.clients.len(), self.servers.all().len());

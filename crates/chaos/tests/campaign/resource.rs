@@ -14,7 +14,7 @@ use leasehold_chaos::What;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufStream};
 
-use super::recorder::Record;
+use super::{client::Plan, counter::Counter, recorder::Record};
 
 /// The number of its process in the history.
 pub(crate) const P: u64 = 1;
@@ -78,11 +78,14 @@ fn serve(stream: &TcpStream, record: &Record, seen: &Mutex<BTreeMap<String, u64>
 pub(crate) struct Connection {
     address: String,
     stream: Option<BufStream<tokio::net::TcpStream>>,
+    /// The counter beside it, where the locks are in a database.
+    pub(super) counter: Option<Counter>,
 }
 
 impl Connection {
-    pub(crate) fn to(address: &str) -> Connection {
-        Connection { address: address.to_owned(), stream: None }
+    /// As a client is told.
+    pub(crate) fn of(plan: &Plan) -> Connection {
+        Connection { address: plan.resource.clone(), stream: None, counter: Counter::at(&plan.url) }
     }
 
     /// Writes, and returns whether it was accepted.

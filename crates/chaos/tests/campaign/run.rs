@@ -13,6 +13,7 @@ use leasehold_testbed::Proxy;
 use super::{
     client::Plan,
     clients::{Resource, Slot},
+    counter,
     kind::{self, Kind, NAIVE_FROM},
     nemesis::{LONG, Nemesis},
     recorder::Record,
@@ -24,6 +25,8 @@ use super::{
 const ENDS_WITHIN: Duration = Duration::from_secs(20);
 /// How often a campaign goes on for two leases because its naive clients were not caught.
 const MORE: u32 = 60;
+/// What the counter of a database came to, for the verdict.
+const COUNTED: &str = "counted.txt";
 /// Fewer grants show nothing.
 const FEW: u64 = 20;
 
@@ -84,7 +87,8 @@ async fn campaign(kind: Kind, seed: u64, time: Duration, folder: &Path) -> Vec<S
         tokio::join!(rage, nemesis.pause_naive(&naive, slice));
         // It goes on until the naive clients were caught, and others were granted something: it shows nothing before.
         let (report, control) = check(folder);
-        if more == 0 || is_caught(&control) && report.figures.grants >= FEW {
+        let caught = is_caught(&control) && servers.counted().await.is_none_or(|counted| counted.is_caught());
+        if more == 0 || caught && report.figures.grants >= FEW {
             break;
         }
         (slice, more) = (2 * kind.ttl(), more - 1);
@@ -94,11 +98,15 @@ async fn campaign(kind: Kind, seed: u64, time: Duration, folder: &Path) -> Vec<S
     nemesis.end().await;
     let within = kind.settle() + ENDS_WITHIN;
     let ends = futures_util::future::join_all(clients.iter().chain(&naive).map(|slot| slot.drain(within))).await;
-    let troubles: Vec<String> = ends.into_iter().filter_map(Result::err).collect();
+    let mut troubles: Vec<String> = ends.into_iter().filter_map(Result::err).collect();
     if !troubles.is_empty() {
         fs::write(folder.join("store.txt"), servers.dump().await).unwrap();
     }
     drop((clients, naive));
+    if let Some(counted) = servers.counted().await {
+        troubles.extend(counted.troubles());
+        fs::write(folder.join(COUNTED), format!("{counted}; not committed:{}", counter::refused(folder))).unwrap();
+    }
     for (name, left, allowed) in servers.left(kind.settle() + kind.leaves()).await {
         record.now(What::Kv { name, left, allowed });
     }
@@ -211,6 +219,9 @@ fn verdict(
     let mut text = format!("{}: seed {seed}, {seconds} s\n{report}", kind.name());
     // A string takes everything.
     let _ = write!(text, "\ncontrol: {overlaps} overlaps and {stale} stale writes of naive clients");
+    if let Ok(counted) = fs::read_to_string(folder.join(COUNTED)) {
+        let _ = write!(text, "\ncounter: {counted}");
+    }
     match ordered(folder) {
         Ok(ordered) => drop(write!(text, "\norder: {}", of_order(ordered))),
         Err(none) if is_long => troubles.push(format!("no order: {none}")),

@@ -4,12 +4,13 @@ use std::{fs, os::unix::fs::FileTypeExt, path::Path, time::Duration};
 
 use leasehold::Store;
 use leasehold_testbed::{
-    Etcd, EtcdCluster, EtcdOptions, Proxy, Redis, RedisCluster, RedisClusterOptions, RedisOptions, RedisSentinel,
-    SentinelOptions, Server, ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions,
+    Etcd, EtcdCluster, EtcdOptions, PgBouncer, Postgres, PostgresOptions, Proxy, Redis, RedisCluster,
+    RedisClusterOptions, RedisOptions, RedisSentinel, SentinelOptions, Server, ZooKeeper, ZooKeeperEnsemble,
+    ZooKeeperOptions,
 };
 use tempfile::TempDir;
 
-use super::{kind::Kind, work::LOCKS};
+use super::{counter::Counted, databases, kind::Kind, work::LOCKS};
 
 /// How much later one member of an ensemble hears what the leader has decided: its clients read what was.
 const LAG: Duration = Duration::from_millis(60);
@@ -30,6 +31,7 @@ pub(crate) enum Servers {
     Ensemble(ZooKeeperEnsemble),
     Sentinel(RedisSentinel),
     Cluster(RedisCluster),
+    Postgres(Postgres, Option<PgBouncer>),
 }
 
 impl Servers {
@@ -56,6 +58,14 @@ impl Servers {
                 let options = SentinelOptions { servers: persistent, ..SentinelOptions::default() };
                 Servers::Sentinel(RedisSentinel::start_with(&options).await.unwrap())
             }
+            Kind::Postgres | Kind::PgBouncer => {
+                // No machine is switched off here.
+                let options = PostgresOptions::default().set("fsync", "off");
+                let server = Postgres::start_with(&options).await.unwrap();
+                let pooler =
+                    if kind == Kind::PgBouncer { Some(PgBouncer::start(&server).await.unwrap()) } else { None };
+                Servers::Postgres(server, pooler)
+            }
             Kind::Cluster => {
                 let options =
                     RedisClusterOptions { node: persistent, node_timeout: PATIENCE, ..RedisClusterOptions::default() };
@@ -74,6 +84,8 @@ impl Servers {
             Servers::Ensemble(ensemble) => ensemble.members().iter().map(|server| &**server).collect(),
             Servers::Sentinel(sentinel) => sentinel.servers().iter().map(|server| &**server).collect(),
             Servers::Cluster(cluster) => cluster.nodes().iter().map(|server| &***server).collect(),
+            Servers::Postgres(server, None) => vec![server],
+            Servers::Postgres(server, Some(pooler)) => vec![server, pooler],
         }
     }
 
@@ -127,7 +139,9 @@ impl Servers {
         if matches!(self, Servers::Sentinel(_) | Servers::Cluster(_)) {
             return proxies;
         }
-        for server in self.all() {
+        let all = self.all();
+        let ways = if let Servers::Postgres(_, Some(_)) = self { &all[1..] } else { &all[..] };
+        for server in ways {
             proxies.push(Proxy::to(server.addr()).await.unwrap());
         }
         proxies
@@ -146,12 +160,19 @@ impl Servers {
             Servers::ZooKeeper(_) | Servers::Ensemble(_) => format!("zookeeper://{addresses}/locks"),
             Servers::Sentinel(sentinel) => sentinel.url(),
             Servers::Cluster(cluster) => cluster.url(),
+            Servers::Postgres(_, pooler) => {
+                let (user, password, database) = (Postgres::USER, Postgres::PASSWORD, Postgres::DATABASE);
+                let bells = if pooler.is_some() { "?bells=off" } else { "" };
+                format!("postgres://{user}:{password}@{addresses}/{database}{bells}")
+            }
         }
     }
 
     /// The same, without a proxy.
     pub(crate) fn direct_url(&self) -> String {
-        self.url(self.all().iter().map(|server| server.addr().to_owned()))
+        let all = self.all();
+        let all = if let Servers::Postgres(..) = self { &all[..1] } else { &all[..] };
+        self.url(all.iter().map(|server| server.addr().to_owned()))
     }
 
     /// What the store still has: of what, how many, and how many there may be. Asked until there is no more than that, or the
@@ -197,12 +218,21 @@ impl Servers {
             Servers::EtcdCluster(cluster) => {
                 left.push(("keys".into(), cluster.members()[0].key_count().await.unwrap(), 0));
             }
+            Servers::Postgres(server, _) => left.extend(databases::left(server).await),
             Servers::ZooKeeper(server) => left.push(ephemerals(server).await),
             Servers::Ensemble(ensemble) => left.push(ephemerals(&ensemble.members()[ensemble.leader().await]).await),
         }
         let names = sure(|| self.locks()).await;
         left.push((format!("locks {names:?}"), names.len() as u64, 0));
         left
+    }
+
+    /// What was counted in the database of the locks, if they are in one.
+    pub(crate) async fn counted(&self) -> Option<Counted> {
+        match self {
+            Servers::Postgres(server, _) => Some(Counted::in_database(server).await),
+            _ => None,
+        }
     }
 
     /// A client of the store, without a proxy.

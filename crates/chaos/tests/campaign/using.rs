@@ -63,6 +63,9 @@ pub(super) async fn hold(client: &Client, ask: &Ask, held: &Held, resource: &mut
     while says_valid(client, ask, held) {
         // A writer that is refused goes on without: it may be the holder all the same, by what the library says.
         writes = writes && (write(client, ask, held.token(), resource).await || naive);
+        if writes {
+            answer(client, ask, held, count(client, ask, held.token(), resource)).await;
+        }
         if asks && client.random(|random| random.u8(0..4) == 0) {
             confirm(client, ask, held).await;
         }
@@ -123,8 +126,18 @@ pub(super) async fn write(client: &Client, ask: &Ask, token: FencingToken, resou
     match resource.write(&write).await {
         Ok(accepted) => accepted,
         Err(_) => {
-            *resource = Connection::to(&client.plan.resource);
+            *resource = Connection::of(&client.plan);
             true
         }
     }
+}
+
+/// Counts in a transaction, where the locks are in a database: whether or not the lock is still held, the server decides.
+pub(super) async fn count(client: &Client, ask: &Ask, token: FencingToken, resource: &mut Connection) {
+    let Some(counter) = resource.counter.as_mut().filter(|_| ask.is_alone()) else { return };
+    let is_held = !client.plan.naive;
+    // Now and then its program stops in there: the server does not wait for that.
+    let stops = is_held && client.random(|random| random.u8(0..60) == 0);
+    let pause = if stops { 2 * client.ttl() } else { client.up_to(client.ttl() / 20) };
+    counter.count(ask.lock, token, is_held, pause, 4 * client.ttl()).await;
 }

@@ -12,7 +12,7 @@ use super::{
     kind::nanos,
     recorder::now,
     resource::Connection,
-    using::{hold, write},
+    using::{count, hold, write},
 };
 
 /// The locks: two whose names begin alike, one of each other primitive, and one that tasks of a process pass on.
@@ -46,7 +46,7 @@ pub(super) struct Ask {
 
 /// Acquires, holds and ends until the client drains.
 pub(crate) async fn work(client: Rc<Client>) {
-    let mut resource = Connection::to(&client.plan.resource);
+    let mut resource = Connection::of(&client.plan);
     while !client.drains() {
         if !client.plan.naive && client.random(|random| random.u8(0..12) == 0) {
             both::both(&client, &mut resource).await;
@@ -72,7 +72,7 @@ async fn once(client: &Rc<Client>, ask: &Ask, resource: &mut Connection) {
 
 /// Clients of one process in turn: each tries for what another one has released. Nobody else uses this lock.
 pub(crate) async fn relay(clients: Vec<Rc<Client>>) {
-    let mut resource = Connection::to(&clients[0].plan.resource);
+    let mut resource = Connection::of(&clients[0].plan);
     for client in clients.iter().cycle().take_while(|client| !client.drains()) {
         once(client, &Ask::simple(client, RELAY, Policy::Try), &mut resource).await;
         // Often at once, as who was told would.
@@ -85,6 +85,11 @@ pub(crate) async fn relay(clients: Vec<Rc<Client>>) {
 impl Ask {
     fn simple(client: &Client, lock: &'static str, policy: Policy) -> Ask {
         Ask { op: client.op(), lock, mode: Mode::Exclusive, policy, limit: None, owned: false }
+    }
+
+    /// Whether nobody else may be in it at a time: turns and re-entries of one hold may.
+    pub(super) fn is_alone(&self) -> bool {
+        self.mode.is_exclusive() && self.policy != Policy::Fast && !self.owned
     }
 
     /// Whether it is for a moment.
@@ -218,6 +223,7 @@ async fn end(client: &Client, ask: &Ask, held: Held, resource: &mut Connection) 
         // A write that was on its way when the lock was lost: the resource refuses it if somebody has written since.
         tokio::time::sleep(client.up_to(client.ttl())).await;
         write(client, ask, token, resource).await;
+        count(client, ask, token, resource).await;
     }
     let dropped = client.random(|random| random.u8(0..4) == 0) && !ask.is_brief();
     client.record.now(What::Release { op, dropped });
