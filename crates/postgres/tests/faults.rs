@@ -12,6 +12,7 @@ use leasehold_core::{ErrorKind, Store};
 use leasehold_postgres::Postgres;
 use leasehold_testbed::Proxy;
 use support::*;
+use tokio::task::JoinSet;
 
 /// A client by way of a proxy, which gives requests up after this many milliseconds.
 async fn linked(server: &Server, timeout: u32) -> (Postgres, Proxy) {
@@ -110,6 +111,53 @@ async fn a_ring_that_never_went_is_found_by_the_next_renewal() {
         let release = format!("SELECT what FROM leasehold.release_1('a', '{}'::uuid, 1000)", mine.id);
         assert_eq!(server.text(&release).await.unwrap(), "done");
         waits.await.unwrap().unwrap().release().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_bell_that_died_in_silence_is_missed_before_the_next_renewal() {
+    bounded(async {
+        let server = server().await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let url = url(&server, &format!("&bells={}", proxy.addr()));
+        // A place is renewed after some minutes.
+        let ttl = Duration::from_secs(600);
+        let rung = Store::new(connected(|| Postgres::connect(&url)).await).ttl(ttl);
+        let other = Store::new(client(&server).await).ttl(ttl);
+        let guard = other.lock("a").acquire().await.unwrap();
+        let waits = tokio::spawn(rung.lock("a").acquire());
+        until(async || other.lock("a").inspect().await.unwrap().waiters.len() == 1).await;
+        proxy.freeze();
+        guard.release().await.unwrap();
+        waits.await.unwrap().unwrap().release().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn renewals_do_not_wait_for_verbs_that_wait() {
+    bounded(async {
+        let server = server().await;
+        let url = url(&server, "&connections=1");
+        let store = Store::new(connected(|| Postgres::connect(&url)).await);
+        let held = store.lock("held").ttl(Duration::from_secs(3)).acquire().await.unwrap();
+        store.lock("stuck").acquire().await.unwrap().release().await.unwrap();
+        let mut program = program(&server).await;
+        let tx = program.transaction().await.unwrap();
+        tx.batch_execute("SELECT 1 FROM leasehold.lines WHERE name = 'stuck' FOR UPDATE").await.unwrap();
+        let mut waits = JoinSet::new();
+        for _ in 0..8 {
+            let lock = store.lock("stuck").ttl(Duration::from_secs(60));
+            waits.spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() });
+        }
+        // For two leases, each claim waits for that row until it gives up, and the next one does.
+        sleep(6_000).await;
+        assert!(held.is_valid(), "{:?}", held.lost().await);
+        tx.rollback().await.unwrap();
+        while let Some(served) = waits.join_next().await {
+            served.unwrap();
+        }
     })
     .await;
 }
