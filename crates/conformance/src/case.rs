@@ -4,8 +4,8 @@ use std::future::Future;
 use std::pin::Pin;
 
 use crate::cases::{
-    at_once, cancel, cost, downgrade, election, exclusion, fence, holding, hygiene, input, lease, loss, modes, multi,
-    names, permits, programs, reentry, scale, shared, token, waiting,
+    at_once, cancel, cost, downgrade, election, exclusion, fence, floor, holding, hygiene, input, lease, loss, modes,
+    multi, names, permits, programs, reentry, scale, shared, token, waiting,
 };
 use crate::context::TestContext;
 use crate::harness::Need;
@@ -63,6 +63,22 @@ table! {
     token::rises_across_data_loss: "P2", [Private, Wipe], clean;
     token::is_equal_within_a_hold: "P2 S1", [], faulty;
     token::is_reserved_for_each_turn: "P2 S3", [], clean;
+
+    floor::says_whether_it_raises: "S16 S17", [], clean;
+    floor::is_the_least_token: "P2 S3 S16", [Private, Floor], clean;
+    floor::raises_a_hold: "P2 S3 S16", [Private, Floor], clean;
+    floor::is_renewed_when_raised: "P3 S7 S16", [Private, Floor, Shared], clean;
+    floor::is_that_of_a_waiter: "S3 S16", [Private, Floor], clean;
+    floor::is_that_of_a_push: "S3 S16", [Private, Floor, PushedWake], clean;
+    floor::raises_one_of_several: "S3 S16", [Private, Floor, Shared, Permits], clean;
+    floor::raises_a_downgrade: "S11 S16", [Private, Floor, Downgrade, Shared], clean;
+    floor::is_each_ones_own: "S12 S16", [Private, Floor, AtomicMulti], clean;
+    floor::has_a_limit: "S16 S17", [Private, Floor], clean;
+    floor::may_be_the_limit: "S3 S16 S17", [Private, Floor], clean;
+    floor::is_raised_for_all_names: "S17", [Private, Raise], clean;
+    floor::is_raised_for_those_who_wait: "S17", [Private, Floor], clean;
+    floor::is_raised_across_a_restart: "S17", [Private, Restart, Raise], clean;
+    floor::is_marked: "S17", [Private, Raise], clean;
 
     waiting::is_woken_by_a_release: "P5", [PushedWake], clean;
     waiting::is_in_order: "P6 S5", [Fair], clean;
@@ -230,6 +246,7 @@ table! {
     fence::serves_every_mode: "P2 S10 S11", [Fence, Shared, Permits, Downgrade], clean;
     fence::serves_each_turn: "P2", [Fence], clean;
     fence::refuses_holders_of_another_store: "P2", [Fence, Private], clean;
+    fence::knows_a_raised_hold: "P2 S16", [Fence, Private, Floor, Shared], clean;
 
     programs::follow_the_models: "P1 P2 P4 P5 P6 S3 S10 S11", [Shared, Permits, Downgrade, Fair], alone;
 

@@ -213,13 +213,17 @@ pub enum Need {
     OwnEntry,
     /// A hold that its client gave back within its `min_hold` lapses without it (S15).
     MinHold,
+    /// The tokens of all names can be raised behind a number (S17).
+    Raise,
+    /// A claim's floor raises the token of its hold (S16).
+    Floor,
 }
 
 impl Need {
     /// Whether every store is expected to meet it.
     fn is_expected(self) -> bool {
-        use Need::{AtomicMulti, Downgrade, Fair, MinHold, OwnEntry, Permits, Shared, Values};
-        matches!(self, Fair | Shared | Permits | Downgrade | Values | AtomicMulti | OwnEntry | MinHold)
+        use Need::{AtomicMulti, Downgrade, Fair, Floor, MinHold, OwnEntry, Permits, Raise, Shared, Values};
+        matches!(self, Fair | Shared | Permits | Downgrade | Values | AtomicMulti | OwnEntry | MinHold | Raise | Floor)
     }
 }
 

@@ -15,6 +15,7 @@ const COLUMNS: [Column; 6] = [
         &[
             "exclusion",
             "token",
+            "floor",
             "waiting",
             "holding",
             "lease",
@@ -27,7 +28,7 @@ const COLUMNS: [Column; 6] = [
             "hygiene",
             "scale",
         ],
-        &[Need::Fair, Need::OwnEntry, Need::MinHold],
+        &[Need::Fair, Need::OwnEntry, Need::MinHold, Need::Raise, Need::Floor],
     ),
     ("`rw_lock`", &["shared", "downgrade", "modes", "programs"], &[Need::Fair, Need::Shared, Need::Downgrade]),
     ("`semaphore`", &["permits", "modes", "programs"], &[Need::Fair, Need::Permits]),

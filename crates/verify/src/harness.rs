@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold::memory::Memory;
 use leasehold::seam::{Backend, async_trait};
-use leasehold::{ErrorKind, Fairness, Guarantees, Guard, MAX_VALUE_BYTES, Result, Store};
+use leasehold::{ErrorKind, Fairness, Guarantees, Guard, MAX_VALUE_BYTES, Raises, Result, Store};
 use leasehold_conformance::{Capabilities, Harness, Need};
 
 /// How to get another client of a URL; those of `memory://` share one store.
@@ -64,6 +64,11 @@ pub(crate) async fn lacking(store: &Store) -> Vec<Need> {
     }
     if !store.guarantees().min_hold_outlives_process {
         lacking.push(Need::MinHold);
+    }
+    match store.guarantees().raises {
+        Raises::Holds(_) => {}
+        Raises::Places(_) => lacking.push(Need::Floor),
+        _ => lacking.extend([Need::Raise, Need::Floor]),
     }
     if refused(store.rw_lock("shared").read().try_acquire().await) {
         lacking.push(Need::Shared);

@@ -279,3 +279,21 @@ pub(crate) async fn refuses_holders_of_another_store(ctx: TestContext) {
     refused(resource, &impostor, "a holder of another store, when no client holds here").await;
     drop(foreign);
 }
+
+/// S16: a hold whose token was raised is let in by the new one, and by no other.
+pub(crate) async fn knows_a_raised_hold(ctx: TestContext) {
+    let ctx = ctx.private().await;
+    let (client, resource) = ctx.harness().fenced_client().await;
+    let resource = &*resource;
+    for mode in [Mode::Exclusive, Mode::Shared] {
+        let mut claim = ctx.claim_as("a", mode, WaitPolicy::Fair);
+        claim.ttl = LONG;
+        let before = taken(&*client, claim.clone()).await;
+        claim.floor = Some(FencingToken::new(client.mark().await.unwrap().get() + 1_000_000));
+        let raised = taken(&*client, claim).await;
+        accepted(resource, &Paused::of(&raised), "the raised").await;
+        refused(resource, &Paused::of(&before), "the raised, by its token from before").await;
+        given_back(&*client, &raised).await;
+        refused(resource, &Paused::of(&raised), "one that has released").await;
+    }
+}

@@ -7,6 +7,7 @@ pub(crate) mod downgrade;
 pub(crate) mod election;
 pub(crate) mod exclusion;
 pub(crate) mod fence;
+pub(crate) mod floor;
 pub(crate) mod holding;
 pub(crate) mod hygiene;
 pub(crate) mod input;

@@ -7,7 +7,8 @@ use leasehold_core::{Fencing, FencingToken, Owner};
 
 use crate::context::{TestContext, given_back, granted, pause, taken, until, waiting, within};
 
-async fn next(ctx: &TestContext) -> FencingToken {
+/// The token of who holds it next.
+pub(crate) async fn next(ctx: &TestContext) -> FencingToken {
     let store = ctx.store().await;
     let guard = ctx.soon(&store, "a", Duration::from_secs(30)).await;
     let token = guard.fencing_token();
@@ -109,7 +110,7 @@ pub(crate) async fn is_reserved_for_each_turn(ctx: TestContext) {
 }
 
 /// Asks until it is granted: a server that is behind others may not know yet that the one before is gone.
-async fn next_turn(client: &dyn Backend, waiter: &Claim) -> Grant {
+pub(crate) async fn next_turn(client: &dyn Backend, waiter: &Claim) -> Grant {
     loop {
         match client.claim(waiter).await.unwrap() {
             Claimed::Granted(grant) => return grant,
