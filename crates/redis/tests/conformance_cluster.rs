@@ -90,7 +90,9 @@ impl Harness for World {
             Contents,
             Heap,
         ];
-        Capabilities::new(&able, "").lacks(&[AtomicMulti], "names are in different slots")
+        Capabilities::new(&able, "")
+            .lacks(&[AtomicMulti], "names are in different slots")
+            .lacks(&[Need::Raise, Need::Floor], "each slot numbers its holds by itself")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {

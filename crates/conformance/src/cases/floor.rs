@@ -236,6 +236,7 @@ pub(crate) async fn raises_one_of_several(ctx: TestContext) {
             assert_eq!(late.token, grant.token, "lowered by a late request");
             raised.push(grant);
         }
+        assert_ne!(raised[0].token, raised[1].token, "raised to one token");
         assert!(
             behind(&raised[0]) <= raised[1].token.get() || behind(&raised[1]) <= raised[0].token.get(),
             "{raised:?}"

@@ -42,7 +42,7 @@ impl Broken {
     pub(crate) fn asked(&self, claim: &Claim, sent: Moment) -> Claim {
         let mut asked = claim.clone().with_label(&format!("{} {}", claim.id, claim.label));
         asked.name = self.encoded(&claim.name);
-        asked.floor = claim.floor.map(|floor| self.counted(floor));
+        asked.floor = self.believed_floor(claim).map(|floor| self.counted(floor));
         match self.world.defect {
             Some(Defect::GrantsLessThanItSays) => asked.ttl = claim.ttl * 3 / 5,
             Some(Defect::CountsFromTheClaim) => {
@@ -123,7 +123,7 @@ impl Broken {
     }
 
     pub(crate) fn granted(&self, claim: &Claim, mut grant: Grant, sent: Moment) -> Claimed {
-        grant.token = self.mistaken_token(claim, self.shown(grant.token));
+        grant.token = self.mistaken_floor(claim, self.mistaken_token(claim, self.shown(grant.token)));
         if self.is(Defect::GrantsLessThanItSays) || self.is(Defect::CountsFromTheClaim) {
             grant = as_said(grant, sent, claim.ttl);
         }

@@ -72,6 +72,14 @@ pub(crate) enum Defect {
     KeepsATraceOfEachName,
     DowngradeEndsRenewal,
     RenewalUndoesDowngrade,
+    IgnoresFloors,
+    LateRequestLowers,
+    ForgetsFloors,
+    WaiterForgetsItsFloor,
+    RaisesAnyHoldAlike,
+    RaiseForgetsThoseWhoWait,
+    RaiseLowers,
+    MarksTheFirstTurn,
 }
 
 /// A mistake and its judge.
@@ -244,4 +252,20 @@ sentences! {
         => "downgrade/lasts", "expected Contended|a confirmation";
     RenewalUndoesDowngrade: "a renewal writes the mode with which the hold began"
         => "downgrade/is_not_undone_by_a_late_claim", "a renewal made it exclusive again";
+    IgnoresFloors: "a claim's floor is not looked at"
+        => "floor/is_the_least_token", "is below the floor";
+    LateRequestLowers: "a hold's token is set to the floor of its latest request"
+        => "floor/raises_a_hold", "changed by";
+    ForgetsFloors: "a floor raises the token of one grant, and not the counter behind it"
+        => "floor/is_the_least_token", "what others see|after all before";
+    WaiterForgetsItsFloor: "a waiter is granted with the floor of its first request"
+        => "floor/is_that_of_a_waiter", "is below the floor";
+    RaisesAnyHoldAlike: "whoever shares a lock is raised to the floor itself, as a sole holder is"
+        => "floor/raises_one_of_several", "raised to one token";
+    RaiseForgetsThoseWhoWait: "a raise reaches those who come, and not those who stand in a queue"
+        => "floor/is_raised_for_those_who_wait", "of who waited, after";
+    RaiseLowers: "the last raise counts, whatever was raised before"
+        => "floor/is_raised_for_all_names", "the mark says what was raised";
+    MarksTheFirstTurn: "the mark is the first token of the last grant, without its turns"
+        => "floor/is_marked", "is before the last of";
 }

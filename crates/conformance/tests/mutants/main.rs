@@ -6,6 +6,7 @@
 mod at_once;
 mod broken;
 mod defect;
+mod floors;
 mod leases;
 mod modes;
 mod verbs;

@@ -164,11 +164,11 @@ impl Backend for Broken {
     }
 
     async fn mark(&self) -> Result<FencingToken> {
-        Ok(FencingToken::new(self.world.memory().mark().await?.get() + self.world.floor()))
+        self.mark_of_it().await
     }
 
     async fn raise(&self, number: FencingToken) -> Result<()> {
-        self.world.memory().raise(self.counted(number)).await
+        self.raise_it(number).await
     }
 
     fn guarantees(&self) -> Guarantees {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use leasehold_conformance::{Capabilities, FencedResource, Harness, Need};
-use leasehold_core::seam::{Backend, Claim, Grant, Moment, Notifier, async_trait};
+use leasehold_core::seam::{Backend, Claim, ClaimId, Grant, Moment, Notifier, async_trait};
 use leasehold_core::{Fenced, Result};
 use leasehold_memory::Memory;
 
@@ -21,6 +21,10 @@ pub(crate) struct World {
     pub(crate) answers: AtomicU64,
     /// A renewal is on its way that takes long.
     pub(crate) dawdling: AtomicBool,
+    /// The number that was raised to last, who waited then, and by how much it was ever less than before.
+    pub(crate) raised: AtomicU64,
+    pub(crate) raised_past: Mutex<Vec<ClaimId>>,
+    pub(crate) lowered: AtomicU64,
 }
 
 /// What a client remembers of a claim.
@@ -49,6 +53,9 @@ impl World {
             wipes: AtomicU64::new(0),
             answers: AtomicU64::new(0),
             dawdling: AtomicBool::new(false),
+            raised: AtomicU64::new(0),
+            raised_past: Mutex::default(),
+            lowered: AtomicU64::new(0),
         })
     }
 

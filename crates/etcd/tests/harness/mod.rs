@@ -166,7 +166,7 @@ impl Harness for World {
             AnotherTool, Contents, DeleteHolder, Fence, Footprint, Heap, Link, Private, PushedWake, Requests, Restart,
         };
         let able = [Private, Link, Fence, DeleteHolder, AnotherTool, Restart, Footprint, PushedWake, Contents, Heap];
-        match self {
+        let capabilities = match self {
             World::Secure(..) if self.is_three() => {
                 Capabilities::new(&able, "what one server cannot do; and a token that runs out costs requests too")
             }
@@ -177,7 +177,8 @@ impl Harness for World {
             World::External(_) => {
                 Capabilities::new(&[PushedWake], "the server of LEASEHOLD_ETCD_URL is not ours to disturb")
             }
-        }
+        };
+        capabilities.lacks(&[Need::Raise, Need::Floor], "its tokens cannot be raised yet")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {

@@ -122,7 +122,11 @@ impl Harness for World {
             World::External(url) => {
                 let able = Capabilities::new(&[PushedWake], "the server of LEASEHOLD_REDIS_URL is not ours to disturb");
                 let cluster = url.split_once("://").is_some_and(|(scheme, _)| scheme.ends_with("+cluster"));
-                if cluster { able.lacks(&[AtomicMulti], "names are in different slots") } else { able }
+                if !cluster {
+                    return able;
+                }
+                able.lacks(&[AtomicMulti], "names are in different slots")
+                    .lacks(&[Need::Raise, Need::Floor], "each slot numbers its holds by itself")
             }
         }
     }
