@@ -34,7 +34,9 @@ impl Script {
     pub fn new(parts: &[&str]) -> Script {
         let mut source = parts.concat();
         if fault("counter") {
-            source = source.replace("math.max(last + 1, micros)", "last + 1").replace("ahead > -100000 and ", "");
+            let parts = [("floor > 0 and floor or micros", "floor"), ("last = micros - 1", "last = 0")];
+            source = parts.iter().fold(source, |source, (ours, faulty)| source.replace(ours, faulty));
+            source = source.replace("ahead > -100000 and ", "");
         }
         Script { hash: redis::Script::new(&source).get_hash().to_owned(), source }
     }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use leasehold_core::seam::{Claim, Claimed, ClaimedAll, Grant, Mode, Moment, Place, Validity, WaitPolicy, Waiting};
-use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_core::{Error, ErrorKind, FencingToken, Result};
 use leasehold_redis_client::{Ahead, Call, Connection, Fields, attempt, junk, record};
 use redis::Value;
 
 use crate::client::nodes::Nodes;
 use crate::client::replicas::Replicas;
-use crate::scripts::{CLAIM, CLAIM_ALL};
+use crate::scripts::{CLAIM, CLAIM_ALL, FENCE, RAISE};
 use crate::{Redis, entry};
 
 /// How often the first waiter polls a lock of another tool, whose release notifies no waiter.
@@ -17,13 +17,20 @@ const FOREIGN_POLL: Duration = Duration::from_millis(250);
 /// The distance between the polls of two waiters after a holder died, by their rank.
 const SPREAD: Duration = Duration::from_millis(2);
 
+/// The greatest number that tokens can be raised to: scripts count in doubles, and this is far from where those are not exact.
+pub(crate) const MAX_FLOOR: FencingToken = FencingToken::new(8_000_000_000_000_000);
+
 impl Redis {
     pub(crate) async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        let (sent, mut nth, replicas) = (Moment::now(), 0, self.replicas_now()?);
+        let (sent, mut nth, replicas, floor) = (Moment::now(), 0, self.replicas_now()?, self.floor(claim)?);
         let call = |to: &Connection| {
             nth = to.nth()?;
-            let call = self.with_options(self.call(&CLAIM, claim), claim, sent, nth);
-            Ok(if claim.policy == WaitPolicy::Try { call.arg("tries") } else { call })
+            let call = self.with_options(self.call(&CLAIM, claim), claim, floor.is_some(), sent, nth);
+            Ok(match (claim.policy == WaitPolicy::Try, floor) {
+                (true, None) => call.arg("tries"),
+                (false, None) => call,
+                (tries, Some(floor)) => call.arg(if tries { "tries" } else { "waits" }).arg(floor),
+            })
         };
         let answer = said(claim, &self.run(&claim.name, call).await?)?;
         let mut fields = Fields::of(&answer);
@@ -49,11 +56,17 @@ impl Redis {
     pub(crate) async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
         let Some(first) = claims.first() else { return Ok(ClaimedAll::Granted(Vec::new())) };
         let (sent, mut nth, replicas) = (Moment::now(), 0, self.replicas_now()?);
+        let mut floored = false;
+        for claim in claims {
+            floored |= self.floor(claim)?.is_some();
+        }
         let call = |to: &Connection| {
             nth = to.nth()?;
             let call = self.on_all(&CLAIM_ALL, claims.iter().map(|claim| &claim.name));
-            let call = self.with_options(call, first, sent, nth);
-            Ok(claims.iter().fold(call, |call, claim| call.arg(claim.id)))
+            let call = self.with_options(call, first, floored, sent, nth);
+            let call = claims.iter().fold(call, |call, claim| call.arg(claim.id));
+            let floors = claims.iter().filter(|_| floored).map(|claim| claim.floor.map_or(0, FencingToken::get));
+            Ok(floors.fold(call, |call, floor| call.arg(floor)))
         };
         let unknown = || junk("the answer to several claims");
         let Value::Array(answers) = self.run(&first.name, call).await? else { return Err(unknown()) };
@@ -75,14 +88,33 @@ impl Redis {
         Ok(ClaimedAll::Granted(grants))
     }
 
-    /// What the script is told of a claim, apart from its id.
-    fn with_options(&self, call: Call, claim: &Claim, sent: Moment, nth: u64) -> Call {
+    /// What the script is told of a claim, apart from its id. One with a floor takes no fast path: it is told no clock.
+    fn with_options(&self, call: Call, claim: &Claim, floored: bool, sent: Moment, nth: u64) -> Call {
         let (turns, ttl, (kind, n, of)) = (claim.turns(), entry::ttl(claim).as_millis(), claim.mode.parts());
-        let (attempt, guess) = (attempt(sent), self.clock.guess(nth, sent));
+        let (attempt, guess) = (attempt(sent), if floored { 0 } else { self.clock.guess(nth, sent) });
         let channel = self.nodes.channel(|| self.names.lock(&claim.name), &self.inbox);
         let (since, label) = (guess / 1000, &claim.label);
         let record = format_args!("{kind} {n} {of} {ttl} {turns} {attempt} {since} {channel} {label}");
         call.over(nth).arg(ttl).arg(turns).arg(guess).arg(record)
+    }
+
+    /// Where tokens can be raised: to what this claim asks for.
+    fn floor(&self, claim: &Claim) -> Result<Option<FencingToken>> {
+        let floor = claim.floor.filter(|_| matches!(*self.nodes, Nodes::One(_)));
+        floor.map_or(Ok(()), check_floor).map(|()| floor.filter(|floor| floor.get() > 0))
+    }
+
+    /// Raises the fence behind this number, 0 for not at all; answers a number that no token exceeds.
+    pub(crate) async fn raise(&self, number: FencingToken) -> Result<FencingToken> {
+        let Nodes::One(connection) = &*self.nodes else {
+            let what = "each slot of a Redis Cluster numbers its holds by itself";
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        };
+        check_floor(number)?;
+        let (replicas, nth) = (self.replicas_now()?, connection.nth()?);
+        let answer = Call::of(&RAISE, 1).arg(FENCE).arg(number).over(nth).run(connection).await?;
+        self.acknowledged(nth, replicas).await?;
+        Fields::of(&record(&answer)?).token()
     }
 
     /// With the option `min_replicas`: the connection on which they are asked for, before anything is sent.
@@ -116,6 +148,11 @@ impl Redis {
         let (token, turns) = (fields.token()?, fields.value()?);
         Ok(Grant::new(self.place(claim), token, Validity::since(sent, entry::ttl(claim))).turns(turns))
     }
+}
+
+fn check_floor(floor: FencingToken) -> Result<()> {
+    let what = || format!("tokens cannot be raised to {floor}, only to {MAX_FLOOR}");
+    if floor > MAX_FLOOR { Err(Error::new(ErrorKind::Invalid, what())) } else { Ok(()) }
 }
 
 /// What the script says of a claim. The fast path says the token alone.

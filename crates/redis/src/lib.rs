@@ -21,7 +21,7 @@ use std::time::Duration;
 use leasehold_core::seam::{
     Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
 };
-use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
+use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Raises, Result};
 use leasehold_redis_client::{Inbox, Names};
 
 use crate::client::clock::ServerClock;
@@ -210,6 +210,14 @@ impl Backend for Redis {
         self.evict(name, token).await
     }
 
+    async fn mark(&self) -> Result<FencingToken> {
+        self.raise(FencingToken::new(0)).await
+    }
+
+    async fn raise(&self, number: FencingToken) -> Result<()> {
+        self.raise(number).await.map(drop)
+    }
+
     fn guarantees(&self) -> Guarantees {
         let is_one = matches!(*self.nodes, Nodes::One(_));
         Guarantees::none("redis")
@@ -220,6 +228,7 @@ impl Backend for Redis {
             .recovery(Duration::from_millis(200))
             .atomic_multi(if is_one { AT_ONCE } else { 1 })
             .min_hold_outlives_process(true)
+            .raises(if is_one { Raises::Holds(claim::MAX_FLOOR) } else { Raises::No })
             .notes(if is_one { NOTES } else { CLUSTER_NOTES })
             .warnings(self.warnings.clone())
     }
@@ -244,7 +253,7 @@ const NOTES: &str = "\
 Exclusion holds while the server keeps its data and its clock: after an asynchronous failover, a restart without \
 persistence, an eviction (use maxmemory-policy noeviction) or a step of its clock, two may hold at once, and only the \
 token tells them apart. The first grant over each connection raises the fence behind all tokens to the server's clock: \
-tokens rise after a loss of data, unless that clock steps back past the loss (a failover is a step from one server's \
+tokens that were not raised ahead of it rise after a loss of data, unless that clock steps back past the loss (a failover is a step from one server's \
 clock to another's); with the data kept, they rise through steps back of up to two hours. SET-NX-PX clients are \
 excluded, but stand in no queue and take a lock that expired before the waiters. A holder that dies before its first \
 renewal may be noticed late by up to a third of the waiter's TTL.";

@@ -116,7 +116,12 @@ impl Redis {
                 Ok(renewed)
             }
             ("granted", None) => Ok(Renewal::Granted(self.grant(claim, &mut fields, sent)?)),
-            ("granted" | "waiting", _) => Ok(renewed),
+            ("granted", Some(token)) => {
+                let grant = self.grant(claim, &mut fields, sent)?;
+                // Another one: it was raised meanwhile.
+                Ok(if grant.token == *token { renewed } else { Renewal::Granted(grant) })
+            }
+            ("waiting", _) => Ok(renewed),
             ("gone", _) => Ok(Renewal::Lost(Loss::Gone)),
             _ => Err(junk("the answer to a renewal")),
         }

@@ -18,7 +18,7 @@ macro_rules! lua {
 }
 
 /// The fence of all names of a database.
-const FENCE: &str = "{}:f";
+pub(crate) const FENCE: &str = "{}:f";
 /// How long one verb goes on where more is to be done than one script may.
 const LONGEST: Duration = Duration::from_secs(2);
 
@@ -50,6 +50,8 @@ pub(crate) static EVICT: LazyLock<Script> =
 
 pub(crate) static INSPECT: LazyLock<Script> =
     LazyLock::new(|| script(&on_queue(["", "", ""], &[lua!("walk"), lua!("inspect")])));
+
+pub(crate) static RAISE: LazyLock<Script> = LazyLock::new(|| script(&[CLOCK, lua!("raise")]));
 
 fn script(parts: &[&str]) -> Script {
     Script::new(&[&[lua!("limits")], parts].concat())

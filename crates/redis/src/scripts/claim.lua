@@ -1,12 +1,13 @@
 -- Takes or keeps a place, in one step.
 -- ARGV: id, ttl, turns, the server's clock in microseconds as the client guesses it, `kind n of ttl turns attempt since channel label`
--- with what the client guesses, and something more if it only tries.
+-- with what the client guesses; `tries` if it only tries, or `waits`; and the floor, with 0 as the clock.
 -- Answers `granted token turns`, and the server's clock in microseconds if the fence was raised (the fast path: the token alone);
 -- `differ of` if the queue has another number of permits; `waiting` (to a newcomer that only tries: `busy`) and what is in the
 -- way; or `more`, and it counts once it is called again.
-local before, waits = admit_waiters(), not tries
+local before, waits = admit_waiters(), tries ~= 'tries'
+floor = tonumber(floor or 0)
 local asked, e = read('-' .. id .. ' 0 ' .. record), mine()
-asked.deadline, asked.since = now + ttl, now
+asked.deadline, asked.since, asked.floor = now + ttl, now, floor
 if exhausted then
   commit()
   return 'more'
@@ -42,6 +43,10 @@ else
     if e.token > 0 then e.attempt = asked.attempt end
   end
   extend(e, ttl, asked.attempt)
+  if floor > math.max(e.token, e.floor or 0) then
+    e.floor, holder_changed = floor, holder_changed or e.token > 0
+    if e.token > 0 then number(e, e == holder and floor) end
+  end
   if e == holder and asked.kind == 'shared' then
     holder, kind = nil, nil
     e.kind, e.n, e.of, e.flag = asked.kind, asked.n, asked.of, '-'

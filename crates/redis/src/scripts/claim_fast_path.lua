@@ -1,4 +1,4 @@
-local _, ttl, turns, guess, record, tries = unpack(ARGV)
+local _, ttl, turns, guess, record, tries, floor = unpack(ARGV)
 
 -- The fast path, before the rest is even defined: there is no holder, no waiter and no observer. The client guesses the server's
 -- clock (0: it cannot). Where the fence is not near that it is lost, restored or old, and the slow path raises it.

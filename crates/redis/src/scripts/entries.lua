@@ -76,7 +76,7 @@ end
 local function waiter(n)
   local deadline, record = string.match(call('HGET', QUEUE, n) or '', '^(%d+) (.*)$')
   local e = read(record)
-  if e then e.ticket, e.token = n, 0 end
+  if e then e.ticket, e.token, e.floor = n, 0, e.token end
   return checked(e, deadline)
 end
 

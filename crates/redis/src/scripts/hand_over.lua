@@ -7,6 +7,7 @@ if found and string.sub(found, 1, 33) == '+' .. id then
   local e, lease = read(record), deadline and deadline - now
   if e and e.kind == 'exclusive' and lease > 0 and lease <= tonumber(e.ttl) then
     if left > 0 then call('HDEL', QUEUE, head, e.id) else call('DEL', QUEUE) end
+    e.token, e.floor = 0, e.token
     number(e)
     if left > 0 then call('HSET', QUEUE, 'h', head, 'n', left) end
     e.flag = left > 0 and '+' or '-'

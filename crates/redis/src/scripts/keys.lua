@@ -11,7 +11,7 @@
 --       {lock}:s      sorted set, sharers: ids by deadline. It means nothing unless the lock says that sharers hold.
 --       {lock}:r      hash, sharers: id -> record. It lives as long as the sorted set.
 --       {}:f          string, the fence: the greatest token given out, of all names (it outlives its own value by two hours)
--- A record: flag and id, token kind n of ttl turns attempt since channel label, with token 0 while it waits.
+-- A record: flag and id, token kind n of ttl turns attempt since channel label. While it waits the token is its floor, or 0.
 -- Flags: `-` no waiter and no observer is there, so a release looks at nothing else; `+` waiters are; `*` observers may be, and
 --        waiters; `.` the hold ends by itself, and nothing extends it.
 -- A claim takes n of `of` permits of its kind; one exclusive or shared claim takes 1, of 1 or of very many.
