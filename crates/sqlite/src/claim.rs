@@ -11,7 +11,7 @@ use leasehold_core::seam::{
 };
 use rusqlite::params;
 
-use crate::claim::queue::{Head, Queues};
+use crate::claim::queue::{Head, Queues, floor_of};
 use crate::client::fifo::Address;
 use crate::client::time::{nanos, now};
 use crate::client::worker::Client;
@@ -101,7 +101,8 @@ impl Queues<'_> {
             head = self.admit_waiters(name)?;
             known = if is_new { None } else { self.find(claim)? };
         }
-        if let Some(known) = known {
+        if let Some(mut known) = known {
+            self.raise(&mut known, claim)?;
             let label = "UPDATE place SET label = ?3 WHERE name = ?1 AND seq = ?2 AND label <> ?3";
             if self.execute(label, params![name, known.seq, &*claim.label])? > 0 && known.token.is_some() {
                 self.changed.insert(name.to_owned());
@@ -121,12 +122,14 @@ impl Queues<'_> {
             let who = self.contention(&head, name, false)?;
             return Ok(Ok(Answer { claimed: Claimed::Busy(who), watch: Vec::new() }));
         }
-        let tokens = self.reserve_tokens(if is_in { claim.turns() } else { 1 })?;
+        let tokens =
+            self.reserve_tokens(if is_in { claim.turns() } else { 1 }, if is_in { floor_of(claim) } else { 0 })?;
         if is_in {
             self.changed.insert(name.to_owned());
         }
         self.insert(claim, session, tokens, is_in)?;
-        let mine = self.find(claim)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
+        let mut mine = self.find(claim)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
+        self.raise(&mut mine, claim)?;
         self.answer(&mine, &head, name).map(Ok)
     }
 

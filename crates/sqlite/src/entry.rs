@@ -15,7 +15,7 @@ macro_rules! entries {
     ($tail:literal) => {
         concat!(
             "SELECT p.seq, p.mode, p.n, p.permits, p.turns, p.token, p.label, p.since, p.claim, ",
-            "s.ttl, s.until, s.fifo, s.dev, s.ino FROM place p JOIN session s ON s.id = p.session ",
+            "s.ttl, s.until, s.fifo, s.dev, s.ino, p.floor FROM place p JOIN session s ON s.id = p.session ",
             $tail
         )
     };
@@ -34,6 +34,8 @@ pub(crate) struct Entry {
     pub(crate) ttl: i64,
     pub(crate) until: i64,
     pub(crate) client: Address,
+    /// What the token of a waiter is to be at least.
+    pub(crate) floor: i64,
 }
 
 impl Entry {
@@ -50,6 +52,7 @@ impl Entry {
             ttl: row.get(9)?,
             until: row.get(10)?,
             client: Address { fifo: row.get(11)?, dev: row.get(12)?, ino: row.get(13)? },
+            floor: row.get(14)?,
         })
     }
 

@@ -28,13 +28,16 @@ use std::time::Duration;
 use leasehold_core::seam::{
     Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
 };
-use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
+use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Raises, Result};
 use tokio::task::coop::consume_budget;
 
+use crate::claim::queue::Queues;
 use crate::client::thread::Handle;
 use crate::client::time::limit;
+use crate::client::tokens::{MAX_FLOOR, above, check_floor};
 use crate::client::worker::Client;
 pub use crate::config::Config;
+use crate::entry::token;
 pub use crate::fence::StillHolds;
 
 /// How many names one transaction takes: all other clients wait meanwhile.
@@ -142,6 +145,7 @@ impl fmt::Debug for Sqlite {
 impl Backend for Sqlite {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
         // Requests that are done at once would else never yield the thread.
+        check_floor(claim.floor)?;
         consume_budget().await;
         if let Some(grant) = self.client.at_once(|client, alone| client.claim_at_once(claim, alone)) {
             self.client.listen_soon();
@@ -152,6 +156,7 @@ impl Backend for Sqlite {
     }
 
     async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
+        claims.iter().try_for_each(|claim| check_floor(claim.floor))?;
         let (claims, limit) = (claims.to_vec(), limit(claims.iter().map(|claim| claim.ttl).min()));
         self.client.ask(move |client| client.claim_all(&claims, limit)).await
     }
@@ -194,6 +199,18 @@ impl Backend for Sqlite {
         self.client.ask(move |client| client.write(limit, |queues| queues.evict(name.as_str(), token))).await
     }
 
+    async fn mark(&self) -> Result<FencingToken> {
+        let last = |queues: &mut Queues<'_>| Ok(queues.meta.token.max(above(queues.wall)));
+        let limit = limit(None);
+        self.client.ask(move |client| client.write(limit, last)).await.map(token)
+    }
+
+    async fn raise(&self, number: FencingToken) -> Result<()> {
+        check_floor(Some(number))?;
+        let limit = limit(None);
+        self.client.ask(move |client| client.write(limit, |queues| queues.raise_all(number.as_i64()))).await
+    }
+
     fn guarantees(&self) -> Guarantees {
         Guarantees::none("sqlite")
             .fencing(Fencing::SurvivesDataLoss)
@@ -203,6 +220,7 @@ impl Backend for Sqlite {
             .recovery(Duration::from_millis(100))
             .atomic_multi(AT_ONCE)
             .min_hold_outlives_process(true)
+            .raises(Raises::Holds(MAX_FLOOR))
             .notes(NOTES)
     }
 

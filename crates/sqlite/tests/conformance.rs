@@ -69,7 +69,6 @@ impl Harness for World {
         use Need::{Contents, DeleteHolder, Fence, Footprint, Heap, Junk, MinHold, Private, PushedWake, Restart, Wipe};
         let able = [Private, DeleteHolder, Fence, Junk, MinHold, Restart, Wipe, Footprint, Contents, Heap, PushedWake];
         Capabilities::new(&able, "there is no server: neither a link to cut, nor requests to count, nor other tools")
-            .lacks(&[Need::Raise, Need::Floor], "its tokens cannot be raised yet")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {

@@ -4,7 +4,7 @@
 use leasehold_core::seam::{Admission, Claim, ClaimId, Grant, admit};
 use rusqlite::params;
 
-use crate::claim::queue::{Queues, Session};
+use crate::claim::queue::{Queues, Session, floor_of};
 use crate::client::time::nanos;
 use crate::client::tokens::Tokens;
 use crate::client::worker::{Attempt, Client};
@@ -105,7 +105,7 @@ impl Queues<'_> {
         if is_known || !is_admitted {
             return Ok(None);
         }
-        let tokens = self.next_tokens(claim.turns());
+        let tokens = self.next_tokens(claim.turns(), floor_of(claim));
         if self.execute(DRAW, params![tokens.last(), session.id, session.until, name])? == 0 {
             return Ok(None);
         }

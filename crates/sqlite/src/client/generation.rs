@@ -19,7 +19,7 @@ use crate::names::beside;
 pub(crate) const APPLICATION: i64 = 0x4C65_6173;
 /// The low byte of `user_version`. Above it is a mark of the files that belong together and of the boot; 0: no client has used
 /// them yet.
-pub(crate) const VERSION: i64 = 3;
+pub(crate) const VERSION: i64 = 4;
 /// The size of a page: what a transaction writes at least. Rows with names of usual length fit several times.
 const PAGE: i64 = 2048;
 

@@ -2,6 +2,21 @@
 
 use std::time::Duration;
 
+use leasehold_core::{Error, ErrorKind, FencingToken, Result};
+
+/// The greatest number that tokens can be raised to: far from their end.
+pub(crate) const MAX_FLOOR: FencingToken = FencingToken::new(1 << 62);
+
+/// Refuses a number that tokens cannot be raised to.
+pub(crate) fn check_floor(floor: Option<FencingToken>) -> Result<()> {
+    match floor {
+        Some(floor) if floor > MAX_FLOOR => {
+            Err(Error::new(ErrorKind::Invalid, format!("tokens cannot be raised to {floor}, only to {MAX_FLOOR}")))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// How many microseconds the last token may be ahead of the wall clock. A `fast` grant asks for up to 1,024 of them at once, and
 /// gets as many as there are below that. One by one they never get ahead: a transaction takes longer than a microsecond.
 const AHEAD: i64 = 5000;
@@ -14,9 +29,9 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// As many as are asked for, or fewer: one at least.
-    pub(crate) fn after(last: i64, wall: Duration, asked: u32) -> Tokens {
-        let first = last.saturating_add(1).max(micros(wall));
+    /// As many as are asked for, or fewer: one at least. From a floor on, if there is one, whatever the clock says.
+    pub(crate) fn after(last: i64, floor: i64, wall: Duration, asked: u32) -> Tokens {
+        let first = last.saturating_add(1).max(if floor > 0 { floor } else { micros(wall) });
         let left = above(wall).saturating_sub(first);
         Tokens { first, count: u32::try_from(left).unwrap_or(0).clamp(1, asked.max(1)) }
     }
@@ -49,7 +64,7 @@ mod tests {
             if fastrand::u8(..) == 0 {
                 last = above(wall); // a new file
             }
-            let tokens = Tokens::after(last, wall, if fastrand::bool() { 1024 } else { 1 });
+            let tokens = Tokens::after(last, 0, wall, if fastrand::bool() { 1024 } else { 1 });
             assert!(tokens.first > greatest, "{tokens:?} after {greatest}");
             last = tokens.last();
             (greatest, most) = (last, most.max(tokens.count));
@@ -61,9 +76,9 @@ mod tests {
     #[test]
     fn a_clock_that_stepped_back_gives_one_at_a_time() {
         let (before, now) = (Duration::from_secs(2000), Duration::from_secs(1000));
-        let tokens = Tokens::after(above(before), now, 1024);
+        let tokens = Tokens::after(above(before), 0, now, 1024);
         assert_eq!(tokens, Tokens { first: above(before) + 1, count: 1 });
-        assert_eq!(Tokens::after(tokens.last(), before + Duration::from_secs(1), 1024).count, 1024);
-        assert_eq!(Tokens::after(i64::MAX, now, 64).last(), i64::MAX);
+        assert_eq!(Tokens::after(tokens.last(), 0, before + Duration::from_secs(1), 1024).count, 1024);
+        assert_eq!(Tokens::after(i64::MAX, 0, now, 64).last(), i64::MAX);
     }
 }
