@@ -25,7 +25,11 @@ impl Broken {
     pub(crate) fn mistaken_floor(&self, claim: &Claim, token: FencingToken) -> FencingToken {
         let waited = self.world.raised_past.lock().unwrap().contains(&claim.id);
         match (self.world.defect, claim.floor) {
-            (Some(Defect::ForgetsFloors | Defect::RaisesAnyHoldAlike), Some(floor)) => token.max(floor),
+            (Some(Defect::ForgetsFloors), Some(floor)) => token.max(floor),
+            (Some(Defect::RaisesAnyHoldAlike), Some(floor)) => {
+                let before = self.with(claim.id, |mine| mine.grant.as_ref().map(|grant| grant.token)).flatten();
+                token.max(floor).max(before.unwrap_or(floor))
+            }
             (Some(Defect::LateRequestLowers), Some(floor)) => floor,
             (Some(Defect::RaiseForgetsThoseWhoWait), _) if waited => {
                 FencingToken::new(token.get() - self.world.raised.load(Ordering::Relaxed))
