@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_core::ErrorKind::Unavailable;
 use leasehold_core::seam::{Claim, Claimed, ClaimedAll, Mode, Moment, Waiting};
-use leasehold_core::{Error, Result};
+use leasehold_core::{Error, FencingToken, Result};
 use tokio_postgres::Row;
 
 use self::shared::Shared;
@@ -20,9 +20,9 @@ const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_mi
 impl Shared {
     pub(crate) async fn claim(&self, claim: &Claim) -> Result<Claimed> {
         entry::check(&claim.name)?;
-        let sent = Moment::now();
+        let (sent, floor) = (Moment::now(), entry::floor(claim)?);
         let request = entry::claim(Request::frequent(&self.statements.claim), claim, sent, self.channel());
-        let rows = self.call(request.int(self.patience())).await?;
+        let rows = self.call(request.int(self.patience()).maybe_number(floor)).await?;
         let row = rows.first().ok_or_else(|| junk("the answer to a claim"))?;
         self.ring(row)?;
         match (get(row, "what")?, claim.mode) {
@@ -61,6 +61,7 @@ impl Shared {
         let Some(first) = claims.first() else { return Ok(ClaimedAll::Granted(Vec::new())) };
         claims.iter().try_for_each(|claim| entry::check(&claim.name))?;
         let sent = Moment::now();
+        let floors = claims.iter().map(entry::floor).collect::<Result<Vec<_>>>()?;
         let request = Request::new(&self.statements.claim_all)
             .texts(claims.iter().map(|claim| claim.name.to_string()).collect())
             .texts(ids(claims.iter().map(|claim| claim.id)))
@@ -69,7 +70,8 @@ impl Shared {
             .bytes(first.label.as_bytes())
             .number(stamp(sent))
             .text(self.channel())
-            .int(self.patience());
+            .int(self.patience())
+            .maybe_numbers(floors);
         let rows = self.call(request).await?;
         let last = rows.last().ok_or_else(|| junk("the answer to several claims"))?;
         self.ring(last)?;
@@ -86,6 +88,20 @@ impl Shared {
         } else {
             Err(junk("the answer to several claims"))
         }
+    }
+}
+
+impl Shared {
+    pub(crate) async fn mark(&self) -> Result<FencingToken> {
+        let rows = self.call(Request::new(&self.statements.mark)).await?;
+        let row = rows.first().ok_or_else(|| junk("the mark"))?;
+        u64::try_from(get::<i64>(row, "mark_1")?).map(FencingToken::new).map_err(|_| junk("the mark"))
+    }
+
+    pub(crate) async fn raise(&self, number: FencingToken) -> Result<()> {
+        entry::check_floor(number)?;
+        let request = Request::new(&self.statements.raise).number(number.as_i64());
+        Ok(self.call(request.int(self.patience())).await.map(drop)?)
     }
 }
 

@@ -69,6 +69,20 @@ pub(crate) fn claim(request: Request, claim: &Claim, sent: Moment, channel: &str
         .text(channel)
 }
 
+/// The greatest number that tokens can be raised to: far from their end.
+pub(crate) const MAX_FLOOR: FencingToken = FencingToken::new(1 << 62);
+
+/// Refuses a number that tokens cannot be raised to.
+pub(crate) fn check_floor(number: FencingToken) -> Result<()> {
+    let what = || format!("tokens cannot be raised to {number}, only to {MAX_FLOOR}");
+    if number > MAX_FLOOR { Err(Error::new(ErrorKind::Invalid, what())) } else { Ok(()) }
+}
+
+/// The least token that a claim may be granted.
+pub(crate) fn floor(claim: &Claim) -> Result<Option<i64>> {
+    claim.floor.map_or(Ok(()), check_floor).map(|()| claim.floor.map(FencingToken::as_i64).filter(|floor| *floor > 0))
+}
+
 /// How many tokens a grant of it reserves.
 pub(crate) fn turns(claim: &Claim) -> i32 {
     i32::try_from(claim.turns()).unwrap_or(i32::MAX)

@@ -45,7 +45,7 @@ use std::time::Duration;
 use leasehold_core::seam::{
     Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
 };
-use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
+use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Raises, Result};
 use tokio::runtime::Handle;
 
 use crate::claim::shared::Shared;
@@ -149,6 +149,14 @@ impl Backend for Postgres {
         self.opened()?.evict(name, token).await
     }
 
+    async fn mark(&self) -> Result<FencingToken> {
+        self.opened()?.mark().await
+    }
+
+    async fn raise(&self, number: FencingToken) -> Result<()> {
+        self.opened()?.raise(number).await
+    }
+
     fn guarantees(&self) -> Guarantees {
         Guarantees::none("postgres")
             .fencing(Fencing::SurvivesDataLoss)
@@ -158,6 +166,7 @@ impl Backend for Postgres {
             .recovery(Duration::from_millis(250))
             .atomic_multi(AT_ONCE)
             .min_hold_outlives_process(true)
+            .raises(Raises::Holds(entry::MAX_FLOOR))
             .notes(NOTES)
             .warnings(self.0.warnings.clone())
     }

@@ -48,7 +48,10 @@ impl Shared {
             Ok(match get::<i32>(row, "state")? {
                 0 => Some(Renewal::Lost(Loss::Gone)),
                 1 => Some(match (Granted::of(row)?, lease.token) {
-                    (Some(granted), None) => Renewal::Granted(granted.grant(&self.client)),
+                    // Waiting when last seen, or raised since.
+                    (Some(granted), token) if token.is_none_or(|token| token.as_i64() != granted.token) => {
+                        Renewal::Granted(granted.grant(&self.client))
+                    }
                     _ => Renewal::Renewed(validity(get(row, "a_sent")?, get(row, "a_ttl")?)),
                 }),
                 _ => None,

@@ -60,6 +60,8 @@ pub(crate) struct Statements {
     pub(crate) list: Arc<str>,
     pub(crate) observe: Arc<str>,
     sweep: Arc<str>,
+    pub(crate) mark: Arc<str>,
+    pub(crate) raise: Arc<str>,
 }
 
 impl Statements {
@@ -68,8 +70,8 @@ impl Statements {
         let id = "::text::uuid";
         let ids = "::text[]::uuid[]";
         Statements {
-            claim: call("claim_1", &["", id, "", "", "", "", "", "", "", "", "", ""]),
-            claim_all: call("claim_all_1", &["", ids, "", "", "", "", "", ""]),
+            claim: call("claim_1", &["", id, "", "", "", "", "", "", "", "", "", "", ""]),
+            claim_all: call("claim_all_1", &["", ids, "", "", "", "", "", "", ""]),
             renew: call("renew_1", &[ids, "", "", "", ""]),
             release: call("release_1", &["", id, ""]),
             release_after: call("release_after_1", &["", id, "", ""]),
@@ -78,6 +80,8 @@ impl Statements {
             list: call("list_1", &["", "", ""]),
             observe: call("observe_1", &["", "", ""]),
             sweep: call("sweep_1", &["", ""]),
+            mark: call("mark_1", &[]),
+            raise: call("raise_1", &["", ""]),
         }
     }
 }

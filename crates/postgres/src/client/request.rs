@@ -43,6 +43,14 @@ impl Request {
         self.with(value, Type::INT8)
     }
 
+    pub(crate) fn maybe_number(self, value: Option<i64>) -> Request {
+        self.with(value, Type::INT8)
+    }
+
+    pub(crate) fn maybe_numbers(self, value: Vec<Option<i64>>) -> Request {
+        self.with(value, Type::INT8_ARRAY)
+    }
+
     pub(crate) fn numbers(self, value: Vec<i64>) -> Request {
         self.with(value, Type::INT8_ARRAY)
     }

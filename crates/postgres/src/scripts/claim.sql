@@ -3,7 +3,7 @@
 -- number of permits; `ended` if its own former hold is pinned.
 CREATE OR REPLACE FUNCTION leasehold.claim_1(
     p_name text, p_claim uuid, p_mode smallint, p_n bigint, p_of bigint, p_turns integer, p_queue boolean,
-    p_ttl bigint, p_label bytea, p_sent bigint, p_client text, p_patience integer,
+    p_ttl bigint, p_label bytea, p_sent bigint, p_client text, p_patience integer, p_floor bigint,
     OUT what text, OUT a_seq bigint, OUT a_token bigint, OUT a_turns integer, OUT a_sent bigint, OUT a_ttl bigint,
     OUT who_label bytea, OUT who_token bigint, OUT who_for bigint, OUT waiters integer, OUT ahead bigint, OUT nap bigint, OUT waited bigint,
     OUT theirs bigint, OUT channels text[], OUT payloads text[]
@@ -24,7 +24,7 @@ BEGIN
     channels := '{}'; payloads := '{}';
     -- The short way: nobody has or wants it, and it has been had, so its token is above the floor. Where this waits for the row, the condition is asked anew of what it is then, and so is the clock.
     UPDATE lines t SET seq = t.seq + 1, head = t.seq + 1, size = 1, used = clock_timestamp(),
-        token = greatest(t.token + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) + p_turns - 1
+        token = next_1(t.token, p_floor, clock_timestamp()) + p_turns - 1
         WHERE t.name = p_name AND t.size = 0 AND t.token > 0
         RETURNING t.seq, t.token - p_turns + 1, t.used INTO a_seq, a_token, now;
     IF FOUND THEN
@@ -87,6 +87,15 @@ BEGIN
             changed := changed OR p.token IS NOT NULL AND p.label <> p_label;
             p.said := p_sent; p.label := p_label; p.client := p_client;
         END IF;
+        IF p.token IS NULL AND p_floor > coalesce(p.floor, 0) THEN
+            UPDATE place t SET floor = p_floor WHERE t.name = p_name AND t.seq = p.seq;
+        ELSIF p_floor > p.token THEN
+            -- Nobody was granted the lock since an exclusive one was. Others each have tokens of their own.
+            p.token := CASE WHEN p.mode = 0 THEN p_floor ELSE greatest(s.l_token + 1, p_floor) END;
+            s.l_token := greatest(s.l_token, p.token + p.turns - 1);
+            UPDATE place t SET token = p.token WHERE t.name = p_name AND t.seq = p.seq;
+            changed := true;
+        END IF;
         IF p.token IS NOT NULL AND p.mode = 0 AND p_mode = 1 THEN
             p.mode := p_mode; p.n := p_n; p.of := p_of;
             changed := true;
@@ -109,7 +118,7 @@ BEGIN
             p_mode = 1 OR p_mode = 2 AND s.taken + p_n <= least(s.room, p_of)
         )) THEN
             what := 'granted';
-            p.token := greatest(s.l_token + 1, (extract(epoch FROM now) * 1000000)::bigint);
+            p.token := next_1(s.l_token, p_floor, now);
             s.l_token := p.token + p_turns - 1;
             changed := true;
         ELSE
@@ -119,9 +128,9 @@ BEGIN
             l.seq := l.seq + 1;
             p.seq := l.seq; p.turns := p_turns; p.sent := p_sent; p.ttl := p_ttl;
             s.l_size := s.l_size + 1;
-            INSERT INTO place (name, seq, claim, mode, n, of, turns, token, client, label, since, ttl, until, sent, said) VALUES (
+            INSERT INTO place (name, seq, claim, mode, n, of, turns, token, client, label, since, ttl, until, sent, said, floor) VALUES (
                 p_name, p.seq, p_claim, p_mode, p_n, p_of, p_turns, p.token, p_client, p_label, now, p_ttl, now + p_ttl * ms,
-                p_sent, p_sent
+                p_sent, p_sent, CASE WHEN p.token IS NULL THEN p_floor END
             );
             IF what = 'waiting' THEN
                 s.waits := coalesce(s.waits, p.seq);
@@ -150,7 +159,8 @@ END $$;
 -- Takes all of these names, exclusively, or changes nothing. Answers a row for each in the order of the question, all `granted`; or one row,
 -- `busy`, with the number of the first that is not free.
 CREATE OR REPLACE FUNCTION leasehold.claim_all_1(
-    p_names text[], p_claims uuid[], p_turns integer, p_ttl bigint, p_label bytea, p_sent bigint, p_client text, p_patience integer
+    p_names text[], p_claims uuid[], p_turns integer, p_ttl bigint, p_label bytea, p_sent bigint, p_client text, p_patience integer,
+    p_floors bigint[]
 ) RETURNS TABLE (
     what text, nr integer, a_seq bigint, a_token bigint, a_turns integer, a_sent bigint, a_ttl bigint,
     who_label bytea, who_token bigint, who_for bigint, waiters integer, channels text[], payloads text[]
@@ -213,10 +223,16 @@ BEGIN
                 p.until := now + p_ttl * ms; p.ttl := p_ttl; p.sent := p_sent;
                 UPDATE place t SET until = p.until, ttl = p.ttl, sent = p.sent WHERE t.name = p.name AND t.seq = p.seq;
             END IF;
+            IF p_floors[i] > p.token THEN
+                p.token := p_floors[i];
+                UPDATE place t SET token = p.token WHERE t.name = p.name AND t.seq = p.seq;
+                UPDATE lines t SET token = greatest(t.token, p.token + p.turns - 1) WHERE t.name = p.name;
+                SELECT r.channels, r.payloads INTO rung, rings FROM stir_1(p.name, rung, rings) r;
+            END IF;
         ELSE
             SELECT * INTO l FROM lines t WHERE t.name = p_names[i];
             p.seq := l.seq + 1; p.turns := p_turns; p.ttl := p_ttl; p.sent := p_sent;
-            p.token := greatest(l.token + 1, (extract(epoch FROM now) * 1000000)::bigint);
+            p.token := next_1(l.token, p_floors[i], now);
             INSERT INTO place (name, seq, claim, mode, n, of, turns, token, client, label, since, ttl, until, sent, said) VALUES (
                 p_names[i], p.seq, p_claims[i], 0, 1, 1, p_turns, p.token, p_client, p_label, now, p_ttl, now + p_ttl * ms,
                 p_sent, p_sent

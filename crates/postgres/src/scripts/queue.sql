@@ -54,6 +54,11 @@ END $$;
 CREATE OR REPLACE FUNCTION leasehold.hex_1(p_claim uuid) RETURNS text LANGUAGE sql IMMUTABLE AS
 $$ SELECT replace(p_claim::text, '-', '') $$;
 
+-- The next token of a name: from the floor on, if there is one. The clock matters without one, and where no token is known, or was lost.
+CREATE OR REPLACE FUNCTION leasehold.next_1(p_last bigint, p_floor bigint, p_now timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT greatest(p_last + 1, p_floor, CASE WHEN p_floor IS NULL OR p_last = 0 THEN (extract(epoch FROM p_now) * 1000000)::bigint END)
+$$;
+
 -- Under the lock of the line: removes the dead at its head, and grants to whom it is the turn of, in order, until one has to wait. A place
 -- that is past its end, and locked by somebody else, counts as alive: its renewal is under way, or a user's transaction pins it.
 -- Answers what the line is now, and who holds: how many, of which mode, how much of how much is taken, the first of them, when the
@@ -100,7 +105,7 @@ BEGIN
             EXIT;
         END IF;
         IF p.token IS NULL THEN
-            p.token := greatest(l_token + 1, (extract(epoch FROM p_now) * 1000000)::bigint);
+            p.token := next_1(l_token, p.floor, p_now);
             p.since := p_now;
             l_token := p.token + p.turns - 1;
             UPDATE place t SET token = p.token, since = p.since WHERE t.name = p_name AND t.seq = p.seq;

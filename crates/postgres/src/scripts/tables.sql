@@ -21,7 +21,8 @@ CREATE TABLE IF NOT EXISTS leasehold.lines (
 
 -- The places of each name in their order: holders, which have a token, and waiters. `mode`: 0 exclusive, 1 shared, 2 permits, of which
 -- it takes `n` of `of`. `client`: its channel, '' for none. `sent`: the client's clock when it sent the request that set `until`; `said`:
--- the same of the request that set `label`. `parted`: it ends at `until`, whatever comes. `until`, `token`, `mode`, `label` and `sent` are
+-- the same of the request that set `label`. `parted`: it ends at `until`, whatever comes. `floor`:
+-- what a waiter's token is to be at least. `until`, `token`, `mode`, `label` and `sent` are
 -- in no index: so a renewal is a HOT update, and passes a transaction that has the row FOR KEY SHARE.
 CREATE TABLE IF NOT EXISTS leasehold.place (
     name text COLLATE "C" NOT NULL,
@@ -40,6 +41,7 @@ CREATE TABLE IF NOT EXISTS leasehold.place (
     sent bigint NOT NULL,
     said bigint NOT NULL,
     parted boolean NOT NULL DEFAULT false,
+    floor bigint,
     PRIMARY KEY (name, seq)
 ) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.05, vacuum_truncate = off);
 

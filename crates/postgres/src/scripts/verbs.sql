@@ -1,4 +1,4 @@
--- Renews the places of these claims, granted with these tokens (0: waiting when last seen). It waits for no row, so nothing waits for it in a
+-- Renews the places of these claims, granted with these tokens (0: waiting when last seen), or raised since. It waits for no row, so nothing waits for it in a
 -- circle. Answers for each: 1 renewed, as it is now; 0 gone; 2 somebody is at that row, ask once more.
 CREATE OR REPLACE FUNCTION leasehold.renew_1(p_claims uuid[], p_tokens bigint[], p_ttls bigint[], p_sent bigint, p_patience integer)
 RETURNS TABLE (nr bigint, state integer, a_seq bigint, a_token bigint, a_turns integer, a_sent bigint, a_ttl bigint)
@@ -12,7 +12,7 @@ BEGIN
     now := clock_timestamp();
     SELECT array_agg(r.claim) INTO locked FROM (
         SELECT t.claim FROM unnest(p_claims, p_tokens) a(claim, token) JOIN place t ON t.claim = a.claim
-        WHERE t.until > now AND NOT t.parted AND (a.token = 0 OR t.token = a.token)
+        WHERE t.until > now AND NOT t.parted AND (a.token = 0 OR t.token >= a.token)
         FOR NO KEY UPDATE OF t SKIP LOCKED
     ) r;
     -- An end that is farther away than a lease from now on is a clock's that was ahead.
@@ -25,7 +25,7 @@ BEGIN
     RETURN QUERY SELECT a.nr,
         CASE
             WHEN t.claim = ANY (locked) THEN 1
-            WHEN t.until > now AND NOT t.parted AND (a.token = 0 OR t.token = a.token) THEN 2
+            WHEN t.until > now AND NOT t.parted AND (a.token = 0 OR t.token >= a.token) THEN 2
             ELSE 0
         END, t.seq, t.token, t.turns, t.sent, t.ttl
         FROM unnest(p_claims, p_tokens) WITH ORDINALITY a(claim, token, nr) LEFT JOIN place t ON t.claim = a.claim ORDER BY a.nr;
@@ -222,6 +222,26 @@ BEGIN
     DELETE FROM lines t WHERE t.name = ANY (old);
     DELETE FROM observer o WHERE o.until < now;
     RETURN coalesce(cardinality(old) = p_most, false);
+END $$;
+
+-- A number that no token exceeds which was granted so far.
+CREATE OR REPLACE FUNCTION leasehold.mark_1() RETURNS bigint
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = leasehold, pg_temp SET jit = off AS $$
+    SELECT greatest((SELECT t.floor FROM meta t WHERE t.one), (SELECT max(t.token) FROM lines t),
+        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+$$;
+
+-- From now on all tokens are greater than this number. Who is at a line, or makes one from the floor of before, is waited for, and all
+-- others wait: once, for a move from another store.
+CREATE OR REPLACE FUNCTION leasehold.raise_1(p_number bigint, p_patience integer) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = leasehold, pg_temp SET jit = off AS $$
+BEGIN
+    PERFORM enter_1(p_patience);
+    INSERT INTO meta DEFAULT VALUES ON CONFLICT DO NOTHING;
+    -- Before the lock, as in a sweep.
+    UPDATE meta t SET floor = greatest(t.floor, p_number);
+    LOCK TABLE lines IN EXCLUSIVE MODE;
+    UPDATE lines t SET token = p_number WHERE t.token < p_number;
 END $$;
 
 -- For a transaction of the user's own: this hold stands, and no other is granted before that transaction has ended. Else the error LH001,

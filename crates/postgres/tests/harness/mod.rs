@@ -118,7 +118,6 @@ impl Harness for World {
             &able,
             "no other tool holds these locks; without notifications waiters poll, as often as time goes by",
         )
-        .lacks(&[Need::Raise, Need::Floor], "its tokens cannot be raised yet")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {
