@@ -46,7 +46,7 @@ fn able(needs: &[Need], why: &'static str) -> Capabilities {
         .lacks(&[Need::Fair], "the nodes share no order")
         .lacks(&[Need::Permits], "no majority counts permits")
         .lacks(&[Need::AtomicMulti], "a majority of the nodes agrees on one name at a time")
-        .lacks(&[Need::Raise, Need::Floor], "its tokens cannot be raised yet")
+        .lacks(&[Need::Raise, Need::Floor], "each node counts by itself, and no majority raises the others")
 }
 
 /// Counts what the suite and the clients allocate.
