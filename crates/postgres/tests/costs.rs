@@ -229,7 +229,7 @@ async fn what_nobody_uses_is_swept_away() {
 }
 
 /// How the calls of a verb came, which the server writes down: unprepared, and prepared.
-fn calls(server: &Server, verb: &str) -> (usize, usize) {
+fn executed(server: &Server, verb: &str) -> (usize, usize) {
     let files = fs::read_dir(server.data().join("log")).into_iter().flatten();
     let text: String = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap_or_default()).collect();
     let lines: Vec<&str> = text.lines().filter(|line| line.contains(verb) && line.contains("execute ")).collect();
@@ -256,13 +256,13 @@ async fn what_is_frequent_is_prepared_unless_somebody_stands_between() {
             cycles(&format!("{}?timeout=5000{words}", pooler.url())).await;
         }
         for verb in ["claim_1", "release_1"] {
-            until(async || calls(&server, verb).0 == 2 * CYCLES).await;
-            assert_eq!(calls(&server, verb).1, 0, "{verb}");
+            until(async || executed(&server, verb).0 == 2 * CYCLES).await;
+            assert_eq!(executed(&server, verb).1, 0, "{verb}");
         }
         cycles(&url(&server, "")).await;
         for verb in ["claim_1", "release_1"] {
             // The second time it is sent with the question.
-            until(async || calls(&server, verb) == (2 * CYCLES + 2, CYCLES - 2)).await;
+            until(async || executed(&server, verb) == (2 * CYCLES + 2, CYCLES - 2)).await;
         }
     })
     .await;
