@@ -99,9 +99,9 @@ impl Nemesis<'_> {
                 let Servers::Postgres(server, _) = self.servers else { return };
                 let stops = fault == Fault::StopServer;
                 if stops {
-                    databases::stop(server, length).await
+                    databases::stop(server, length).await;
                 } else {
-                    databases::pause_backend(server, length).await
+                    databases::pause_backend(server, length).await;
                 }
             }
             _ => server.restart_without_data().await.unwrap(),

@@ -31,7 +31,7 @@ pub(crate) enum Servers {
     Ensemble(ZooKeeperEnsemble),
     Sentinel(RedisSentinel),
     Cluster(RedisCluster),
-    Postgres(Postgres, Option<PgBouncer>),
+    Postgres(Box<Postgres>, Option<PgBouncer>),
 }
 
 impl Servers {
@@ -64,7 +64,7 @@ impl Servers {
                 let server = Postgres::start_with(&options).await.unwrap();
                 let pooler =
                     if kind == Kind::PgBouncer { Some(PgBouncer::start(&server).await.unwrap()) } else { None };
-                Servers::Postgres(server, pooler)
+                Servers::Postgres(Box::new(server), pooler)
             }
             Kind::Cluster => {
                 let options =
