@@ -2,6 +2,7 @@
 
 mod free;
 pub(crate) mod queue;
+mod raise;
 
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use leasehold_core::seam::{
 };
 use rusqlite::params;
 
-use crate::claim::queue::{Head, Queues, floor_of};
+use crate::claim::queue::{Head, Queues};
+use crate::claim::raise::floor_of;
 use crate::client::fifo::Address;
 use crate::client::time::{nanos, now};
 use crate::client::worker::Client;

@@ -8,10 +8,10 @@ use std::{
 /// How many lines of code each store, and what lies below it, may take, tests not counted. About 600 is the aim: a change that
 /// raises one says why.
 const STORES: [(&str, usize); 8] = [
-    ("memory", 462),
-    ("sqlite", 2563),
-    ("redis", 1522),
-    ("redis-client", 2292),
+    ("memory", 509),
+    ("sqlite", 2636),
+    ("redis", 1579),
+    ("redis-client", 2294),
     ("redlock", 1170),
     ("etcd", 2897),
     ("zookeeper", 2321),

@@ -4,7 +4,8 @@
 use leasehold_core::seam::{Admission, Claim, ClaimId, Grant, admit};
 use rusqlite::params;
 
-use crate::claim::queue::{Queues, Session, floor_of};
+use crate::claim::queue::{Queues, Session};
+use crate::claim::raise::floor_of;
 use crate::client::time::nanos;
 use crate::client::tokens::Tokens;
 use crate::client::worker::{Attempt, Client};
