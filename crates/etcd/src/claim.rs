@@ -31,6 +31,7 @@ use crate::claim::turns::patience;
 use crate::client::cluster::{Answer, any_one, newest, oldest};
 use crate::entry::Entry;
 use crate::error::Failure;
+use crate::fence::raise::check_floor;
 use crate::inspect::Read;
 
 /// How often a claim starts over within one call: after a session that had ended or was closed, another one that came first.
@@ -45,8 +46,9 @@ pub(crate) struct Found {
     pub(crate) read: Read,
     /// Its key, if it was there before.
     pub(crate) mine: Option<KeyValue>,
-    /// The create_revision of its key, 0 if it is not there now.
+    /// The create_revision of its key, 0 if it is not there now; and by how much its number is greater.
     pub(crate) created: i64,
+    pub(crate) base: i64,
     /// The nearest entry before it, if that was read too.
     pub(crate) nearest: Option<KeyValue>,
     /// Who is in the way, as the mirror says: the read has any one entry of a long queue, instead of the oldest.
@@ -79,6 +81,7 @@ impl Shared {
     }
 
     async fn claim_together(self: &Arc<Self>, claims: &[Claim]) -> Result<Outcome> {
+        claims.iter().try_for_each(|claim| check_floor(claim.floor))?;
         let mut may_be_left = false;
         let outcome = self.try_together(claims, &mut may_be_left).await;
         outcome.map_err(|error| {
@@ -163,16 +166,17 @@ impl Shared {
         Ok(claims.iter().map(|claim| own.insert(claim, &self.keys.prefix(&claim.name), &session)).collect())
     }
 
-    /// The transaction: it reads the oldest of each queue, creates the keys unless they exist, and else reads them. Answers at
-    /// which revision, and what it found. `None`: nothing was sent, a release of them came first.
+    /// The transaction: it reads the oldest of each queue, creates the keys unless they exist or tokens were raised, and else reads
+    /// them. Answers at which revision, and what it found. `None`: nothing was sent, a release of them came first.
     async fn enter(
         &self,
         claims: &[Claim],
         owns: &[OwnClaim],
         seen: i64,
     ) -> Result<Option<(i64, Vec<Found>)>, Failure> {
+        let (base, base_key) = (self.base.get(), self.keys.base());
         let (mut when, mut then, mut or_else, mut mirrored, mut turns) =
-            (Vec::new(), Vec::new(), Vec::new(), None, false);
+            (vec![base.is_true(&base_key)], Vec::new(), Vec::new(), None, false);
         for (claim, own) in claims.iter().zip(owns) {
             let prefix = self.keys.prefix(&claim.name);
             // The oldest entry alone keeps an exclusive claim out.
@@ -182,7 +186,7 @@ impl Shared {
             turns = waits && self.may_take_turns(own);
             let nearest = |before| turns.then(|| TxnOp::get(&*prefix, Some(newest(before))));
             let read = TxnOp::get(&*prefix, Some(oldest(i64::from(exclusive))));
-            let put = own.key.put(Entry { turns, ..Entry::now(&claim.label, claim.mode) }.write());
+            let put = own.key.put(Entry { turns, base: base.by, ..Entry::now(&claim.label, claim.mode) }.write());
             if claim.policy == WaitPolicy::Try {
                 // Its own key is one of them.
                 when.push(Compare::create_revision(&*prefix, CompareOp::Less, seen + 1).with_prefix());
@@ -200,14 +204,17 @@ impl Shared {
                 or_else.extend(nearest(own.created).filter(|_| own.created != 0));
             }
         }
+        or_else.push(TxnOp::get(base_key, None));
         // From here until the answer, the keys may come to be without our knowing: also if this future is dropped.
         let Some(doubts) = self.claims().begin(claims, owns) else { return Ok(None) };
         let Answer { outcome, doubt } = self.cluster.create(owns[0].session(), when, then, or_else).await;
-        let entered = outcome.map(|response| self.found(claims, owns, (mirrored.as_ref(), turns), &response, doubt));
+        let new = (mirrored.as_ref(), turns, base.by);
+        let entered = outcome.and_then(|response| self.found(claims, owns, new, &response, doubt));
         let mut all = self.claims();
         for (i, ((claim, own), before)) in claims.iter().zip(owns).zip(doubts).enumerate() {
-            let (created, turns) = entered.as_ref().map_or((0, false), |(_, found)| (found[i].created, found[i].turns));
-            let turns = turns.then(|| self.mirrors.follow(self.turns(own)));
+            let found = entered.as_ref().ok().map(|(_, found)| &found[i]);
+            let turns = found.filter(|found| found.turns).map(|_| self.mirrors.follow(self.turns(own)));
+            let created = found.map_or((0, 0), |found| (found.created, found.base));
             all.answered(&claim.name, own, doubt || before, created, turns);
         }
         drop(all);
@@ -219,13 +226,14 @@ impl Shared {
         &self,
         claims: &[Claim],
         owns: &[OwnClaim],
-        (mirrored, turns): (Option<&Contention>, bool),
+        (mirrored, turns, base): (Option<&Contention>, bool, i64),
         response: &TxnResponse,
         doubt: bool,
-    ) -> (i64, Vec<Found>) {
+    ) -> Result<(i64, Vec<Found>), Failure> {
         let revision = response.header().map_or(0, ResponseHeader::revision);
         let reads = |op| if let TxnOpResponse::Get(read) = op { Some(read) } else { None };
-        let reads: Vec<GetResponse> = response.op_responses().into_iter().filter_map(reads).collect();
+        let mut reads: Vec<GetResponse> = response.op_responses().into_iter().filter_map(reads).collect();
+        let base_key = if response.succeeded() { None } else { reads.pop() };
         let each = reads.len() / claims.len();
         let found = |(i, (claim, own)): (usize, (&Claim, &OwnClaim))| {
             let reads = &reads[i * each..(i + 1) * each];
@@ -237,11 +245,18 @@ impl Shared {
             // It was read behind the oldest; and behind its own, for the create_revision that was known.
             let nearest = reads.get(if response.succeeded() { 1 } else { 2 }).and_then(|read| read.kvs().first());
             let nearest = nearest.filter(|_| response.succeeded() || created == own.created).cloned();
-            let turns = mine.as_ref().map_or(turns, |mine| Entry::read(mine.value()).turns);
+            let (turns, base) = mine.as_ref().map_or((turns, base), |mine| {
+                let mine = Entry::read(mine.value());
+                (mine.turns, mine.base)
+            });
             let who = mirrored.cloned().filter(|_| response.succeeded());
-            Found { read, mine, created, nearest, who, turns, doubt }
+            Found { read, mine, created, base, nearest, who, turns, doubt }
         };
-        (revision, claims.iter().zip(owns).enumerate().map(found).collect())
+        let all: Vec<Found> = claims.iter().zip(owns).enumerate().map(found).collect();
+        if let Some(read) = base_key.filter(|_| all.iter().any(|found| found.created == 0)) {
+            self.base.learn(&read)?;
+        }
+        Ok((revision, all))
     }
 
     /// The claim's answer now that its key is in the queue. `None`: start over, it has just changed.
@@ -285,7 +300,7 @@ impl Shared {
         let still = |own: &&mut OwnClaim| own.created == *created && !own.releasing;
         let Some(own) = claims.get(&claim.name, claim.id).filter(still) else { return Ok(None) };
         own.granted |= holds;
-        own.ahead = if mine.is_none() { Some(others) } else { own.ahead };
+        own.ahead = if mine.is_none() { u32::try_from(others).ok() } else { own.ahead };
         if watched.is_none() && !own.granted {
             return Ok(None);
         }

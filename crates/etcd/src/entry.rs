@@ -7,6 +7,8 @@
 //! <label>⏎<since> <n>/<of>     n of so many permits
 //! ```
 //!
+//! Where tokens are raised, ` +<by>` is behind that: the place's number is greater than its create_revision by so much (see `fence/raise`).
+//!
 //! etcd keeps no time, so `since` is the wall clock of the client that joined the queue, in milliseconds since 1970. Only
 //! people read it. Nothing compares values: a holder may change its label, and other tools write what they like. A value that
 //! has no known mode, theirs too, is exclusive.
@@ -27,36 +29,46 @@ pub(crate) struct Entry {
     pub(crate) mode: Mode,
     /// It takes turns.
     pub(crate) turns: bool,
+    /// By how much its number is greater than its create_revision.
+    pub(crate) base: i64,
 }
 
 impl Entry {
     pub(crate) fn now(label: &str, mode: Mode) -> Entry {
-        Entry { label: label.to_owned(), since: Some(SystemTime::now()), mode, turns: false }
+        Entry { label: label.to_owned(), since: Some(SystemTime::now()), mode, turns: false, base: 0 }
     }
 
     pub(crate) fn write(&self) -> String {
         let since = self.since.and_then(|since| since.duration_since(UNIX_EPOCH).ok()).unwrap_or_default().as_millis();
         let label = &self.label;
-        match self.mode {
+        let mut value = match self.mode {
             Mode::Exclusive if self.turns => format!("{label}\n{since} {TURNS}"),
             Mode::Exclusive => format!("{label}\n{since}"),
             Mode::Shared => format!("{label}\n{since} shared"),
             Mode::Permits { n, of } => format!("{label}\n{since} {n}/{of}"),
+        };
+        if self.base > 0 {
+            value += &format!("{BASE}{}", self.base);
         }
+        value
     }
 
     pub(crate) fn read(value: &[u8]) -> Entry {
         let text = String::from_utf8_lossy(value);
         let (label, said) = text.rsplit_once('\n').unwrap_or((&text, ""));
+        let raised = said.rsplit_once(BASE).and_then(|(said, by)| Some((said, by.parse().ok().filter(|by| *by >= 0)?)));
+        let (said, base) = raised.unwrap_or((said, 0));
         let (since, mode) = said.split_once(' ').unwrap_or((said, ""));
         let since = since.parse().ok().and_then(|since| UNIX_EPOCH.checked_add(Duration::from_millis(since)));
         let (turns, mode) = (mode == TURNS, if mode == "shared" { Mode::Shared } else { permits(mode) });
-        Entry { label: label.to_owned(), since, mode, turns }
+        Entry { label: label.to_owned(), since, mode, turns, base }
     }
 }
 
 /// What the last line says of an entry that takes turns.
 const TURNS: &str = "turns";
+/// What is before the number by which it is raised.
+const BASE: &str = " +";
 
 fn permits(text: &str) -> Mode {
     let numbers = text.split_once('/').and_then(|(n, of)| Some((n.parse().ok()?, of.parse().ok()?)));
@@ -68,11 +80,12 @@ pub(crate) type Seen = (Mode, Participant);
 
 /// The mode of an entry under this prefix, and its participant, with the token that it has if it holds.
 pub(crate) fn participant(prefix: &str, kv: &KeyValue) -> Seen {
-    let token = token_of_place(kv.create_revision());
+    let token = |base: i64| token_of_place(base.saturating_add(kv.create_revision()));
     if names::lease_of(prefix, kv.key()).is_none() {
-        return (Mode::Exclusive, Participant::foreign().token(token));
+        return (Mode::Exclusive, Participant::foreign().token(token(0)));
     }
-    let Entry { label, since, mode, .. } = Entry::read(kv.value());
+    let Entry { label, since, mode, base, .. } = Entry::read(kv.value());
+    let token = token(base);
     (mode, since.into_iter().fold(Participant::new(label).token(token), Participant::since))
 }
 
@@ -99,8 +112,10 @@ mod tests {
             for (mode, turns) in
                 [(Mode::Exclusive, false), (Mode::Exclusive, true), (Mode::Shared, false), (permits, false)]
             {
-                let value = Entry { label: label.to_owned(), since, mode, turns };
-                assert_eq!(Entry::read(value.write().as_bytes()), value);
+                for base in [0, 7, i64::MAX] {
+                    let value = Entry { label: label.to_owned(), since, mode, turns, base };
+                    assert_eq!(Entry::read(value.write().as_bytes()), value);
+                }
             }
         }
     }
@@ -115,6 +130,8 @@ mod tests {
             "x\n5 9/3",
             "x\n5 1/",
             "x\n5 1/4294967296",
+            "x\n5 shared +-7",
+            "x\n5 shared +9223372036854775808",
             "\n ",
         ] {
             assert_eq!(Entry::read(odd.as_bytes()).mode, Mode::Exclusive, "{odd:?}");
@@ -138,6 +155,7 @@ mod tests {
                 since: Some(UNIX_EPOCH),
                 mode: Mode::Shared,
                 turns: false,
+                base: 7,
             };
             assert_eq!(Entry::read(label.write().as_bytes()), label);
         });

@@ -1,20 +1,23 @@
 //! Ending the hold of another client.
 
-use etcd_client::{Compare, CompareOp, TxnOp};
-use leasehold_core::seam::place_of_token;
+use etcd_client::{Compare, CompareOp, KeyValue, TxnOp};
+use leasehold_core::seam::{place_of_token, token_of_place};
 use leasehold_core::{FencingToken, Name, Result};
 
 use crate::claim::shared::Shared;
 use crate::client::cluster::put;
+use crate::entry::participant;
 use crate::names::lease_of;
 
 impl Shared {
     /// Ends the hold with this token, and leaves a note of it under its session's lease: without the note, if the server stores
     /// nothing more.
     pub(crate) async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        let (read, created) = (self.read(name).await?, place_of_token(token));
+        let (read, first) = (self.read(name).await?, token_of_place(place_of_token(token)));
         let mut holds = read.oldest.iter().take(read.lock_queue().holders.len());
-        let Some(hold) = holds.find(|hold| hold.create_revision() == created) else { return Ok(false) };
+        let is_it = |hold: &&KeyValue| participant(&read.prefix, hold).1.token == Some(first);
+        let Some(hold) = holds.find(is_it) else { return Ok(false) };
+        let created = hold.create_revision();
         let still = Compare::create_revision(hold.key(), CompareOp::Equal, created);
         let key = hold.key_str().unwrap_or_default();
         let delete = vec![TxnOp::delete(key, None), TxnOp::delete(self.keys.turn(key), None)];

@@ -1,5 +1,7 @@
 //! The token where it is spent: a condition for a user's own etcd transactions.
 
+pub(crate) mod raise;
+
 use etcd_client::Compare;
 use leasehold_core::seam::place_of_token;
 use leasehold_core::{Error, ErrorKind, Fenced, Result};
@@ -11,8 +13,8 @@ impl Etcd {
     /// A condition for an etcd transaction of your own on the same cluster: *`by` still holds*. etcd checks it together with
     /// the write, so a holder that was paused, evicted or cut off past its lease writes nothing, without a token in your data.
     ///
-    /// It compares that the lock's key exists and is still the one that was created for this hold (its create_revision, which is
-    /// the token without the turn). For a `fast` lock that means this hold of the process, whichever of its tasks has the turn.
+    /// It compares that the lock's key exists and is still the one that was created for this hold (by its create_revision, which is
+    /// the token without the turn, and without what tokens are raised by). For a `fast` lock that means this hold of the process, whichever of its tasks has the turn.
     ///
     /// ```no_run
     /// use std::sync::Arc;
@@ -36,14 +38,14 @@ impl Etcd {
     ///
     /// [`Lost`](ErrorKind::Lost) if this client does not know the hold: it has ended, or is another client's. No request is sent.
     pub fn still_holds(&self, by: &(impl Fenced + ?Sized)) -> Result<Compare> {
-        let (name, created) = (by.full_name(), place_of_token(by.fencing_token()));
+        let (name, number) = (by.full_name(), place_of_token(by.fencing_token()));
         // A turn that is over has the key of the next: only `is_valid` tells them apart.
         let place = by.place().filter(|_| by.is_valid());
         let mut claims = self.0.claims();
         // All names of one step have one create_revision: the name and the place tell them apart.
         let same =
-            |own: &&mut OwnClaim| own.granted && !own.releasing && own.created == created && place == Some(own.place());
+            |own: &&mut OwnClaim| own.granted && !own.releasing && own.number() == number && place == Some(own.place());
         let unknown = || Error::new(ErrorKind::Lost, "this client knows no such hold").with_name(by.name());
-        claims.of(name).find(same).map(|hold| hold.key.was_created(created)).ok_or_else(unknown)
+        claims.of(name).find(same).map(|hold| hold.key.was_created(hold.created)).ok_or_else(unknown)
     }
 }

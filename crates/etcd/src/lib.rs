@@ -21,7 +21,8 @@
 //! exclusive to us.
 //!
 //! The fencing token of a hold is `create_revision << 8`, and the 255 numbers behind it. An etcd transaction can check it
-//! by itself: see [`Etcd::still_holds`].
+//! by itself: see [`Etcd::still_holds`]. Where tokens were raised ([`Backend::raise`]), the key `prod/%base` says by how many
+//! create_revisions, and so does the value of each key that was created since: ` +<by>` at its end.
 //!
 //! # Cost
 //!
@@ -68,10 +69,11 @@ use std::time::Duration;
 use leasehold_core::seam::{
     Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
 };
-use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
+use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Raises, Result};
 
 use crate::claim::shared::Shared;
 pub use crate::config::Config;
+use crate::fence::raise::MAX_FLOOR;
 #[cfg(feature = "tls")]
 pub use leasehold_tls::Tls;
 
@@ -208,6 +210,14 @@ impl Backend for Etcd {
         self.opened()?.evict(name, token).await
     }
 
+    async fn mark(&self) -> Result<FencingToken> {
+        self.opened()?.mark().await
+    }
+
+    async fn raise(&self, number: FencingToken) -> Result<()> {
+        self.opened()?.raise(number).await
+    }
+
     fn guarantees(&self) -> Guarantees {
         Guarantees::none("etcd")
             .fencing(Fencing::WhileDataLives)
@@ -217,6 +227,7 @@ impl Backend for Etcd {
             .recovery(Duration::from_secs(2))
             .atomic_multi(AT_ONCE)
             .min_hold_outlives_process(true)
+            .raises(Raises::Places(MAX_FLOOR))
             .notes(
                 "A restore from a backup may turn revisions, and so tokens, back. The server raises a TTL to 1.5 times its \
                  election timeout; a new leader extends every lease by its TTL. All locks of one client and TTL share one \

@@ -5,6 +5,7 @@
 //! <namespace>/%session/<lease>        a session that is closed: see `client/leased_key`
 //! <namespace>/%turn/<name>/<lease>-<slot>  names the place with this key: see `claim/turns`
 //! <namespace>/%evicted/<number>/<key> an eviction: the create_revision and key of the place that it ended, under its lease
+//! <namespace>/%base                   how far tokens are raised, under no lease: see `fence/raise`
 //! ```
 //!
 //! In a name `/` is written `%2F` and `%` is written `%25`, the rest stays as it is. So the prefix `a/` holds the queue of
@@ -44,6 +45,11 @@ impl Keys {
     /// What the keys of all evictions begin with.
     pub(crate) fn evictions(&self) -> String {
         format!("{}%evicted/", self.root)
+    }
+
+    /// The key that says how far tokens are raised.
+    pub(crate) fn base(&self) -> String {
+        format!("{}%base", self.root)
     }
 
     /// The key that names the place with this key.
@@ -110,7 +116,7 @@ mod tests {
             assert_eq!(lease_of("a/", foreign.as_bytes()), None, "{foreign}");
         }
         let keys = Keys { root: "".into() };
-        for key in ["%session/1", "%evicted/1", "/registry/pods", "plain"] {
+        for key in ["%session/1", "%evicted/1", "%base", "/registry/pods", "plain"] {
             assert_eq!(keys.name_of(key), None, "{key}");
         }
     }

@@ -37,7 +37,7 @@ impl Shared {
         let mut claims = self.claims();
         let renewal = |LeaseRef { claim, token, .. }: &LeaseRef| {
             let known = claims.get(&claim.name, claim.id).filter(|own| own.created != 0);
-            let Some(own) = known.filter(|own| token.is_none_or(|held| held == token_of_place(own.created))) else {
+            let Some(own) = known.filter(|own| token.is_none_or(|held| held == token_of_place(own.number()))) else {
                 return Renewal::Lost(Loss::Gone);
             };
             let later = || Err(Failure::new(ErrorKind::Unavailable, "claimed during the renewal"));

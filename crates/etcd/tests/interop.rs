@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::*;
 use etcd_client::{Compare, Txn, TxnOp};
 use leasehold_core::seam::{Backend, Claimed, WaitPolicy};
-use leasehold_core::{ErrorKind, Loss, Name, Store};
+use leasehold_core::{ErrorKind, FencingToken, Loss, Name, Store};
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
@@ -292,6 +292,27 @@ async fn a_condition_is_about_its_own_name_of_several() {
                 assert!(raw.txn(writes(condition)).await.unwrap().succeeded(), "{:?}", next.name());
             }
         }
+    })
+    .await;
+}
+
+/// Another tool's entries have their own numbers, and one of ours behind them a greater one.
+#[tokio::test]
+async fn ours_behind_another_tool_s_is_greater() {
+    within(60, async {
+        let server = server().await;
+        const CLOCK: FencingToken = FencingToken::new(1_795_000_000_000_000);
+        let (etcd, mut raw) = (client(server.addr()).await, raw(&server).await);
+        let (before, after) = (fair("a"), fair("a"));
+        let first = granted(etcd.claim(&before).await);
+        raw.put("test/a/694d7", "", None).await.unwrap();
+        etcd.raise(CLOCK).await.unwrap();
+        waiting(etcd.claim(&after).await);
+        release(&etcd, &before).await;
+        let holder = etcd.inspect(&"a".into()).await.unwrap().holders.remove(0);
+        assert!(holder.foreign && holder.token > Some(first.token) && holder.token < Some(CLOCK));
+        assert!(etcd.evict(&"a".into(), holder.token.unwrap()).await.unwrap());
+        assert!(becomes_granted(&etcd, &after).await.token > CLOCK);
     })
     .await;
 }

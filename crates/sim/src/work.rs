@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use leasehold_chaos::{Mode, Policy, What};
 use leasehold_core::seam::Backend;
-use leasehold_core::{Error, ErrorKind, Fenced, Guard, Leadership, Lock, Loss, Lost, Owner, Result, Store};
+use leasehold_core::{
+    Error, ErrorKind, Fenced, FencingToken, Guard, Leadership, Lock, Loss, Lost, Owner, Result, Store,
+};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
@@ -64,9 +66,13 @@ pub(crate) async fn observe(worker: Arc<Worker>, op: u64) {
     }
 }
 
-/// Ends what holds this lock.
+/// Raises the tokens, where they can be, and ends what holds this lock.
 pub(crate) async fn evict(backend: Arc<dyn Backend>, lock: &'static str) {
     let name = lock.into();
+    if let Ok(mark) = backend.mark().await {
+        // More than a store goes ahead by.
+        let _ = backend.raise(FencingToken::new(mark.get() + 200_000_000_000)).await;
+    }
     let Ok(queue) = backend.inspect(&name).await else { return };
     for holder in queue.holders.iter().filter_map(|holder| holder.token) {
         let _ = backend.evict(&name, holder).await;

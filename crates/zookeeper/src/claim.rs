@@ -19,11 +19,13 @@ use crate::claim::wait::is_awaited;
 use crate::client::{Client, Node, exists, found, mkdir, read};
 use crate::entry::{self, Queue, is_shared, modes, queue};
 use crate::error::{Answer, reading, writing};
+use crate::fence::raise::check_floor;
 use crate::names;
 use crate::release::release;
 
 /// See [`Backend::claim`](leasehold_core::seam::Backend::claim).
 pub(crate) async fn claim(session: &Session, claim: &Claim) -> Result<Claimed> {
+    check_floor(claim.floor)?;
     let attempted = async {
         let (client, parent) = (session.connected().await?, names::node(&session.config.root, &claim.name));
         Attempt { session, client, claim, parent }.run().await
@@ -282,13 +284,14 @@ impl Attempt<'_> {
         if store || verify {
             session.written(&self.client, asked);
         }
+        session.learn_base(&self.client).await?;
         let mut claims = session.handler();
         let grant = claims.with_entry(claim.id, entry).and_then(|tracked| {
             if store || verify {
                 tracked.verified(asked);
             }
             (tracked.held, tracked.stored, tracked.wait) = (true, new, None);
-            tracked.grant(&session.state().liveness)
+            tracked.grant(session)
         });
         let beside = claims.holds_as(entry, stored.0, downgrade);
         drop(claims);

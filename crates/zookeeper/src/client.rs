@@ -3,6 +3,7 @@
 //! A session is opened when it is first needed, one for each TTL in use. Writes verify that it lives. It is closed when nothing
 //! has used it for a while. What happens to it is reported to its [`SessionHandler`].
 
+mod base;
 mod connection;
 mod keep_alive;
 mod liveness;
@@ -14,6 +15,7 @@ mod session;
 mod sessions;
 mod shared;
 
+pub(crate) use base::{Raises, read_raises};
 pub(crate) use connection::{Client, Closed};
 pub(crate) use liveness::Liveness;
 pub(crate) use node::Node;

@@ -61,16 +61,16 @@ impl Child {
         self.sequence == i32::MAX || self.sequence < 0
     }
 
-    /// Reads what its node says. Only a claim that holds alone is downgraded, so another mode than the name's is possible at the
+    /// Reads what its node says; `number` is what the number of the transaction that created it is raised to. Only a claim that holds alone is downgraded, so another mode than the name's is possible at the
     /// head of the queue alone.
-    pub(crate) fn read(&mut self, data: &[u8], stat: &Stat) -> Participant {
+    pub(crate) fn read(&mut self, data: &[u8], stat: &Stat, number: i64) -> Participant {
         let ours = decode(data);
         if is_shared(data) {
             self.mode = Mode::Shared;
         }
         let participant = ours.map_or_else(Participant::foreign, |(_, label)| Participant::new(label));
         let since = SystemTime::UNIX_EPOCH + Duration::from_millis(stat.ctime.max(0) as u64);
-        participant.since(since).token(token_of_place(stat.czxid))
+        participant.since(since).token(token_of_place(number))
     }
 }
 

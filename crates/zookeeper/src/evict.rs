@@ -1,7 +1,7 @@
 //! Ending a hold from outside: `evict`.
 
 use futures_util::future::join;
-use leasehold_core::seam::{Mode, holding, place_of_token};
+use leasehold_core::seam::{Mode, holding, place_of_token, token_of_place};
 use leasehold_core::{FencingToken, Name};
 
 use crate::claim::table::Session;
@@ -17,7 +17,8 @@ pub(crate) async fn evict(session: &Session, name: &Name, token: FencingToken) -
     let modes: Vec<Mode> = queue.iter().map(|(_, child, _)| child.mode).collect();
     let mut holders = queue.iter().take(holding(&modes));
     // The place of any of the hold's turns.
-    let Some((_, child, stat)) = holders.find(|(.., stat)| stat.czxid == place_of_token(token)) else {
+    let first = token_of_place(place_of_token(token));
+    let Some((_, child, stat)) = holders.find(|(holder, ..)| holder.token == Some(first)) else {
         return Ok(false);
     };
     let (client, path) = (session.connected().await?, format!("{parent}/{}", child.node));

@@ -1,5 +1,7 @@
 //! Fencing in ZooKeeper itself: a condition for a user's own transactions.
 
+pub(crate) mod raise;
+
 use leasehold_core::seam::place_of_token;
 use leasehold_core::{Error, ErrorKind, Fenced, Result};
 
@@ -29,11 +31,15 @@ impl ZooKeeper {
     ///
     /// [`Lost`](ErrorKind::Lost) if this client does not know the hold: it has ended, or is another client's. No request is sent.
     pub fn still_holds(&self, by: &(impl Fenced + ?Sized)) -> Result<String> {
-        let (place, czxid) = (by.place(), place_of_token(by.fencing_token()));
+        let (place, number) = (by.place(), place_of_token(by.fencing_token()));
         let ours = place.filter(|place| {
             by.is_valid()
                 && names::is_of(place.as_str(), by.full_name())
-                && self.sessions.all().iter().any(|session| session.handler().holds(place, czxid))
+                && self
+                    .sessions
+                    .all()
+                    .iter()
+                    .any(|session| session.handler().holds(place, |czxid| session.number(czxid) == number))
         });
         ours.map(|place| place.as_str().to_owned()).ok_or_else(|| {
             Error::new(ErrorKind::Lost, "this ZooKeeper client holds nothing with this token").with_name(by.name())

@@ -44,6 +44,9 @@ pub(crate) async fn read_queue(session: &Session, parent: &str) -> Answer<Vec<(P
     let client = session.connected().await?;
     client.sync(parent).await?;
     let queue = loaded(&client, parent, queue(&client, parent).await?).await?;
-    let read = |(mut child, data, stat): (Child, Vec<u8>, Stat)| (child.read(&data, &stat), child, stat);
+    session.learn_base(&client).await?;
+    let read = |(mut child, data, stat): (Child, Vec<u8>, Stat)| {
+        (child.read(&data, &stat, session.number(stat.czxid)), child, stat)
+    };
     Ok(queue.into_iter().map(read).collect())
 }

@@ -9,6 +9,11 @@ pub(crate) fn sessions(root: &str) -> String {
     format!("{root}/.leasehold")
 }
 
+/// The node that says how far tokens are raised.
+pub(crate) fn base(root: &str) -> String {
+    format!("{}/base", sessions(root))
+}
+
 /// The node of a session that other clients write to so that this session checks its nodes.
 pub(crate) fn notification(root: &str, session: i64) -> String {
     format!("{}/{session:016x}-notify", sessions(root))

@@ -13,8 +13,8 @@ const STORES: [(&str, usize); 8] = [
     ("redis", 1579),
     ("redis-client", 2294),
     ("redlock", 1170),
-    ("etcd", 2897),
-    ("zookeeper", 2321),
+    ("etcd", 3027),
+    ("zookeeper", 2501),
     ("postgres", 2300),
 ];
 /// The files of a store, and folders of the same names. Who has read one store knows where to look in all others. What

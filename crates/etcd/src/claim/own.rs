@@ -25,8 +25,10 @@ pub(crate) struct OwnClaim {
     pub(crate) created: i64,
     /// A request that may create it was sent, and is not answered: also if its future was dropped.
     pub(crate) doubt: bool,
+    /// By how much its number is greater than that.
+    pub(crate) base: i64,
     /// How many stood before it when it came, if its own transaction counted them.
-    pub(crate) ahead: Option<i64>,
+    pub(crate) ahead: Option<u32>,
     pub(crate) granted: bool,
     /// It is being released: changes of its key are not reported.
     pub(crate) releasing: bool,
@@ -63,6 +65,7 @@ impl OwnClaim {
             slot,
             mode: claim.mode,
             created: 0,
+            base: 0,
             doubt: false,
             ahead: None,
             granted: false,
@@ -87,7 +90,12 @@ impl OwnClaim {
     }
 
     pub(crate) fn grant(&self) -> Grant {
-        Grant::of_place(self.place(), self.created, self.validity())
+        Grant::of_place(self.place(), self.number(), self.validity())
+    }
+
+    /// The number of its place, of which its tokens are made.
+    pub(crate) fn number(&self) -> i64 {
+        self.base.saturating_add(self.created)
     }
 
     /// From here on it is being released. Answers what was known of it.

@@ -99,10 +99,20 @@ impl OwnClaims {
     }
 
     /// This was answered.
-    pub(crate) fn answered(&mut self, name: &Name, own: &OwnClaim, doubt: bool, created: i64, turns: Option<Turns>) {
+    pub(crate) fn answered(
+        &mut self,
+        name: &Name,
+        own: &OwnClaim,
+        doubt: bool,
+        (created, base): (i64, i64),
+        turns: Option<Turns>,
+    ) {
         if let Some(own) = self.same(name, own) {
             own.doubt = doubt;
             if created != 0 {
+                if own.created != created {
+                    own.base = base;
+                }
                 own.set_created(created);
                 own.turns = turns;
             }

@@ -16,6 +16,7 @@ use crate::client::single_flight::SingleFlight;
 use crate::config::Config;
 use crate::entry::{self, Seen};
 use crate::error::Failure;
+use crate::fence::raise::KnownBase;
 use crate::names::Keys;
 
 /// Of each place that a renewal of its session has looked for, by its create_revision: whether it is there. `Err`: nothing was
@@ -24,6 +25,7 @@ pub(crate) type Verified = Result<HashMap<(ClaimId, i64), Result<bool, Failure>>
 
 pub(crate) struct Shared {
     pub(crate) keys: Keys,
+    pub(crate) base: KnownBase,
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) notifier: Notifier,
@@ -39,8 +41,8 @@ impl Shared {
         let (keys, cluster) = (Keys { root: config.root.clone() }, Cluster::new(config));
         let mirrors = Mirrors::new(cluster.clone(), entry::participant, &keys.evictions());
         let (sessions, notifier) = (Sessions::new(cluster.clone()), Notifier::new());
-        let (claims, renewals) = (Mutex::default(), Arc::default());
-        Shared { keys, cluster, sessions, notifier, mirrors, claims, renewals }
+        let (base, claims, renewals) = (KnownBase::default(), Mutex::default(), Arc::default());
+        Shared { keys, base, cluster, sessions, notifier, mirrors, claims, renewals }
     }
 
     pub(crate) fn claims(&self) -> MutexGuard<'_, OwnClaims> {

@@ -98,7 +98,7 @@ pub(crate) fn changes<'a>(
         match mirror.key(own.created) {
             None => changes.lose(own),
             Some(key) if is_new => {
-                if own.ahead.zip(key.ahead).is_none_or(|(counted, seen)| counted == seen) {
+                if own.ahead.map(i64::from).zip(key.ahead).is_none_or(|(counted, seen)| counted == seen) {
                     changes.grant(own);
                 } else {
                     changes.wrong = true;

@@ -36,6 +36,8 @@ pub enum CreateMode {
     EphemeralSequential,
     /// It ends some time after its last child.
     Container,
+    /// It stays.
+    Persistent,
 }
 
 /// How a node is created.
@@ -74,6 +76,7 @@ impl CreateOptions<'_> {
             CreateMode::Ephemeral => EPHEMERAL,
             CreateMode::EphemeralSequential => EPHEMERAL | SEQUENTIAL,
             CreateMode::Container => CONTAINER,
+            CreateMode::Persistent => 0,
         };
         record.text(path).bytes(data).int(1).int(31).text("world").text("anyone").int(flags)
     }

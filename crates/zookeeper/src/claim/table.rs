@@ -172,11 +172,10 @@ impl Claims {
         }
     }
 
-    /// Whether a hold's node is at this path, created by this transaction.
-    pub(crate) fn holds(&self, place: &Place, czxid: i64) -> bool {
-        let it = Some((place.as_str(), czxid));
-        let created = |tracked: &Tracked| tracked.entry.created().map(|(path, czxid)| (&**path, czxid)) == it;
-        self.tracked.values().any(|tracked| tracked.held && created(tracked))
+    /// Whether a hold's node is at this path, created by a transaction that is the one.
+    pub(crate) fn holds(&self, place: &Place, is_the_one: impl Fn(i64) -> bool) -> bool {
+        let is_it = |(path, czxid): (&Arc<str>, i64)| **path == *place.as_str() && is_the_one(czxid);
+        self.tracked.values().any(|tracked| tracked.held && tracked.entry.created().is_some_and(is_it))
     }
 
     /// The claim with this entry holds in this mode. Returns whom that lets in beside it: those that wait for the end of an exclusive
@@ -316,16 +315,16 @@ impl Tracked {
     }
 
     /// Its grant if it holds, as is verified now.
-    pub(crate) fn grant(&self, liveness: &Liveness) -> Option<Grant> {
+    pub(crate) fn grant(&self, session: &Session) -> Option<Grant> {
         let (path, czxid) = self.entry.created().filter(|_| self.held)?;
-        Some(Grant::of_place(Place::new(path.clone()), czxid, self.validity(liveness)))
+        let validity = self.validity(&session.state().liveness);
+        Some(Grant::of_place(Place::new(path.clone()), session.number(czxid), validity))
     }
 }
 
 /// The grants of all holds, as is verified now.
 pub(crate) fn grants(session: &Session) -> Vec<(ClaimId, Grant)> {
-    let (claims, state) = (session.handler(), session.state());
-    claims.tracked.iter().filter_map(|(id, tracked)| Some((*id, tracked.grant(&state.liveness)?))).collect()
+    session.handler().tracked.iter().filter_map(|(id, tracked)| Some((*id, tracked.grant(session)?))).collect()
 }
 
 /// These claims have nothing in the store any more. Notifies them and those that waited for them, and returns how many there were.

@@ -34,7 +34,8 @@ impl Attempt<'_> {
     pub(crate) async fn contention(&self, mut queue: Vec<Child>, mode: Mode) -> Answer<Option<Contention>> {
         while admit(&modes(&queue), mode) != Admission::In {
             if let Some((data, stat)) = found(self.client.get_data(&self.path(&queue[0].node)).await)? {
-                let holder = queue[0].read(&data, &stat);
+                self.session.learn_base(&self.client).await?;
+                let holder = queue[0].read(&data, &stat, self.session.number(stat.czxid));
                 let modes = modes(&queue);
                 let who = Contention::from(&holder).waiters(queue.len() - holding(&modes));
                 return Ok((admit(&modes, mode) != Admission::In).then_some(who));
@@ -78,7 +79,9 @@ impl Attempt<'_> {
                         continue;
                     };
                     if before.first().is_some_and(|head| head.node == **node) {
-                        holder = Some(Contention::from(&before.to_mut()[0].read(&data, &stat)));
+                        self.session.learn_base(&self.client).await?;
+                        let number = self.session.number(stat.czxid);
+                        holder = Some(Contention::from(&before.to_mut()[0].read(&data, &stat, number)));
                     }
                     watched.push(self.path(node).into());
                     watchers.push(watcher);

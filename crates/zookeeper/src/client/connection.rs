@@ -28,6 +28,9 @@ pub(crate) struct Client {
 /// not before. It does not keep the connection open.
 pub(crate) type Closed = watch::Receiver<()>;
 
+/// Resolves when a watched node has changed, or its connection is closed.
+pub(crate) type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// The crate's own task, which it spawns here. A watcher of the crate panics if that task is dropped, so each wait for one keeps it.
 #[derive(Default)]
 struct Driver(Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);

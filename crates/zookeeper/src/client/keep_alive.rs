@@ -2,8 +2,7 @@
 //! session checks its nodes: one watch, however many nodes it has.
 
 use std::convert::Infallible;
-use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -13,7 +12,7 @@ use scopeguard::guard;
 use tokio::time::{sleep, timeout};
 use zookeeper_client::{CreateMode, Error as ZkError};
 
-use crate::client::connection::{Client, Closed};
+use crate::client::connection::{Client, Closed, Watch};
 use crate::client::request::{RETRY_INTERVAL, found, mkdir};
 use crate::client::session::{Session, SessionHandler};
 use crate::error::Answer;
@@ -21,9 +20,6 @@ use crate::names;
 
 /// Keep-alives in flight at most. More would only queue up while there is no connection.
 const IN_FLIGHT: usize = 6;
-
-/// Resolves when the session is notified, or its connection is closed.
-pub(crate) type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Keeps the session alive until it ends. If this ends before, with its runtime, the next use of the session begins it anew.
 pub(crate) async fn run<T: SessionHandler>(session: Arc<Session<T>>, mut watch: Option<Watch>) {

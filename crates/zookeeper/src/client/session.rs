@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use zookeeper_client::{Connector, Error as ZkError, MultiReadResult, MultiReader, SessionInfo};
 
+use crate::client::base::Base;
 use crate::client::connection::{Client, Closed};
 use crate::client::keep_alive;
 use crate::client::liveness::Liveness;
@@ -67,6 +68,7 @@ pub(crate) struct Session<T> {
     handler: Mutex<T>,
     state: Mutex<State>,
     link: watch::Sender<Link>,
+    base: Base,
 }
 
 /// How it is connected.
@@ -97,11 +99,12 @@ impl<T: SessionHandler> Session<T> {
         let liveness = Liveness::new(asked, client.session_timeout());
         let state = Mutex::new(State { liveness, last_used: Moment::now(), has_task: true });
         let (info, link) = (client.session().clone(), watch::Sender::new(Link::Connected(client)));
-        let (notifier, config, handler) = (notifier.clone(), config.clone(), Mutex::default());
-        let session = Arc::new(Session { notifier, config, info, ttl, handler, state, link });
+        let (notifier, config, handler, base) = (notifier.clone(), config.clone(), Mutex::default(), Base::default());
+        let session = Arc::new(Session { notifier, config, info, ttl, handler, state, link, base });
         // A server that cannot list a session's nodes is too old to detect a loss.
         session.nodes().await.map_err(reading)?;
         let watch = keep_alive::watch_notifications(&session).await.map_err(reading)?;
+        session.learn_base(&session.client().map_err(reading)?).await.map_err(reading)?;
         tokio::spawn(keep_alive::run(session.clone(), Some(watch)));
         Ok(session)
     }
@@ -136,6 +139,16 @@ impl<T: SessionHandler> Session<T> {
             Ok(Link::Connected(client)) => Ok(client.clone()),
             _ => Err(ZkError::ClientClosed),
         }
+    }
+
+    /// Learns how far the numbers of all transactions are raised of which this connection has told: see `base`.
+    pub(crate) async fn learn_base(&self, client: &Client) -> Answer<()> {
+        self.base.learn(client, &names::base(&self.config.root)).await
+    }
+
+    /// What the number of this transaction is raised to.
+    pub(crate) fn number(&self, zxid: i64) -> i64 {
+        self.base.number(zxid)
     }
 
     /// Bounds a call in time. A request that is given up may still arrive.
@@ -211,6 +224,7 @@ impl<T: SessionHandler> Session<T> {
     /// Its connection is closed.
     pub(crate) fn disconnected(&self) {
         self.set_link(Link::Disconnected);
+        self.base.disconnected();
     }
 
     /// A server agreed to this timeout, as each server may for each connection.
@@ -267,6 +281,7 @@ impl<T: SessionHandler> Session<T> {
 
     /// Drops the client. When its last request is answered it closes the session, and with it all its nodes.
     pub(crate) fn start_closing(&self) -> Option<Closed> {
+        self.base.disconnected();
         match self.link.send_replace(Link::Ended) {
             Link::Connected(client) => Some(client.closed),
             Link::Disconnected | Link::Ended => None,

@@ -40,7 +40,7 @@ impl Watched {
         let session = Arc::new(Session::new(1, 9, Duration::from_secs(9), String::new(), Moment::now()));
         let (granted, ahead) = match stand {
             Stand::Holds => (true, None),
-            Stand::Waits(ahead) => (false, ahead),
+            Stand::Waits(ahead) => (false, ahead.map(|ahead| ahead as u32)),
         };
         if let Some(known) = self.own.iter_mut().find(|own| own.id == id(created)) {
             known.granted |= granted;

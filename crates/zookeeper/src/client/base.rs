@@ -1,0 +1,182 @@
+//! How far the numbers of transactions are raised, so that tokens go on behind those of another store: one node says it, for good.
+//!
+//! Its data is a list of raises: by how much, and by which transaction the node said so. What a transaction's number is raised by, is
+//! the latest raise that was before it: the same for all clients, at all times, and never less for a later transaction. So nothing that
+//! is created has to say it, and no request has to check it.
+//!
+//! A client has to know all raises before the transaction whose number it tells. ZooKeeper reports the change of a watched node before
+//! it answers anything of a later transaction over the same connection, however far behind its leader that server is. So each
+//! connection of a session watches the node; and after an answer, the node is read again if the watch has told something by then.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use futures_util::FutureExt;
+use leasehold_core::support::locked;
+use tokio::sync::Mutex as Turn;
+use tokio::task::unconstrained;
+use zookeeper_client::{Error as ZkError, Stat};
+
+use crate::client::connection::{Client, Closed, Watch};
+use crate::client::request::found;
+use crate::error::Answer;
+
+/// By which transaction, and by how much.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Raises(BTreeMap<i64, i64>);
+
+impl Raises {
+    /// The list that the node with this stat contains. `None`: it was written by others.
+    ///
+    /// The first line is the latest raise, which was made by the transaction that wrote it. Each other one names its transaction.
+    pub(crate) fn read(data: &[u8], stat: &Stat) -> Option<Raises> {
+        let by = |text: &str| text.parse().ok().filter(|by| *by >= 0);
+        let mut lines = std::str::from_utf8(data).ok()?.lines();
+        let mut raises = BTreeMap::from([(stat.mzxid, by(lines.next()?)?)]);
+        for line in lines {
+            let (zxid, text) = line.split_once(' ')?;
+            raises.insert(zxid.parse().ok()?, by(text)?);
+        }
+        Some(Raises(raises))
+    }
+
+    /// The data that adds this raise.
+    pub(crate) fn and(&self, by: i64) -> String {
+        self.0.iter().rev().fold(by.to_string(), |data, (zxid, by)| format!("{data}\n{zxid} {by}"))
+    }
+
+    /// By how much the numbers of transactions of now are raised.
+    pub(crate) fn latest(&self) -> i64 {
+        self.of(i64::MAX)
+    }
+
+    /// By how much the number of this transaction is raised.
+    fn of(&self, zxid: i64) -> i64 {
+        self.0.range(..zxid).next_back().map_or(0, |(_, by)| *by)
+    }
+}
+
+/// What a session knows of it.
+#[derive(Default)]
+pub(crate) struct Base {
+    known: Mutex<Known>,
+    /// The node is read once for all that need it.
+    reading: Turn<()>,
+}
+
+#[derive(Default)]
+struct Known {
+    raises: Raises,
+    /// A connection over which the node was read and is watched since.
+    watch: Option<(Closed, Watch)>,
+}
+
+impl Known {
+    /// Whether no raise is missing before what this connection has answered by now.
+    fn is_true(&mut self, client: &Client) -> bool {
+        let still = |(closed, watch): &mut (Closed, Watch)| {
+            closed.same_channel(&client.closed) && watch.now_or_never().is_none()
+        };
+        let is_true = self.watch.as_mut().is_some_and(still);
+        if !is_true {
+            self.watch = None;
+        }
+        is_true
+    }
+}
+
+impl Base {
+    /// The raised number of this transaction. The base must have been [learnt](Base::learn) after an answer that tells of it.
+    pub(crate) fn number(&self, zxid: i64) -> i64 {
+        zxid.saturating_add(locked(&self.known).raises.of(zxid))
+    }
+
+    /// Learns of all raises before the transactions of which this connection has answered anything until now. It sends a request if the
+    /// connection is new or there was a raise.
+    pub(crate) async fn learn(&self, client: &Client, path: &str) -> Answer<()> {
+        if locked(&self.known).is_true(client) {
+            return Ok(());
+        }
+        let _turn = self.reading.lock().await;
+        if locked(&self.known).is_true(client) {
+            return Ok(());
+        }
+        let (stat, watcher) = client.check_and_watch_stat(path).await?;
+        // A task that has used up its share of time would be told that nothing has happened.
+        let watch: Watch = Box::pin(unconstrained(client.watch(watcher)));
+        let raises = match stat {
+            Some(_) => found(read_raises(client, path).await)?.map_or_else(Raises::default, |(raises, _)| raises),
+            None => Raises::default(),
+        };
+        let mut known = locked(&self.known);
+        // What was true of a transaction stays true, also if somebody removes the node.
+        known.raises.0.extend(raises.0);
+        // Not of a connection that is closed: its watch would keep what is left of it.
+        known.watch = client.closed.has_changed().is_ok().then(|| (client.closed.clone(), watch));
+        Ok(())
+    }
+
+    /// The connection is closed.
+    pub(crate) fn disconnected(&self) {
+        locked(&self.known).watch = None;
+    }
+}
+
+/// The raises that the node says, and its version. `NoNode` if there are none.
+pub(crate) async fn read_raises(client: &Client, path: &str) -> Answer<(Raises, i32)> {
+    let (data, stat) = client.get_data(path).await?;
+    let junk = || ZkError::UnmarshalError { entity: "how far tokens are raised", reason: &"it was written by others" };
+    Ok((Raises::read(&data, &stat).ok_or_else(junk)?, stat.version))
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_fuzz::fuzz;
+
+    use super::*;
+
+    fn stat(mzxid: i64) -> Stat {
+        Stat {
+            czxid: 0,
+            mzxid,
+            pzxid: 0,
+            ctime: 0,
+            mtime: 0,
+            version: 0,
+            cversion: 0,
+            aversion: 0,
+            ephemeral_owner: 0,
+            data_length: 0,
+            num_children: 0,
+        }
+    }
+
+    #[test]
+    fn each_transaction_has_the_latest_raise_before_it() {
+        let (none, first) = (Raises::default(), Raises::default().and(500));
+        assert_eq!((none.of(1), none.of(i64::MAX)), (0, 0));
+        let first = Raises::read(first.as_bytes(), &stat(70)).unwrap();
+        let second = Raises::read(first.and(900).as_bytes(), &stat(80)).unwrap();
+        for (zxid, by) in [(1, 0), (70, 0), (71, 500), (80, 500), (81, 900), (i64::MAX, 900)] {
+            assert_eq!(second.of(zxid), by, "{zxid}");
+        }
+        assert_eq!(second.and(950), "950\n80 900\n70 500");
+    }
+
+    #[test]
+    fn whatever_the_node_contains_it_is_a_list_or_none() {
+        for junk in ["", "x", "-1", "1\n2", "1\nx 2", "1\n2 -2", "9223372036854775808"] {
+            assert_eq!(Raises::read(junk.as_bytes(), &stat(7)), None, "{junk:?}");
+        }
+        fuzz("1\\n80 900\\n70 500\n0\n1\\n2 3\n", |data| {
+            if let Some(raises) = Raises::read(data, &stat(1 << 40)) {
+                let again = Raises::read(raises.and(7).as_bytes(), &stat(1 << 41)).unwrap();
+                assert_eq!(
+                    again.of(i64::MAX),
+                    if raises.0.keys().any(|zxid| *zxid >= 1 << 41) { again.of(i64::MAX) } else { 7 }
+                );
+                assert!(raises.0.iter().all(|(zxid, by)| *zxid == 1 << 41 || again.0[zxid] == *by));
+            }
+        });
+    }
+}
