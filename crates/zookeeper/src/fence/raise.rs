@@ -44,7 +44,7 @@ pub(crate) async fn raise(session: &Session, number: FencingToken) -> Answer<()>
         let now = client.set_data(&parent, b"", None).await?.mzxid;
         let known = found(read_raises(&client, &path).await)?;
         let (raises, version) = known.map_or((Raises::default(), None), |(raises, version)| (raises, Some(version)));
-        let Some(by) = needed(raises.latest(), now, number) else { return Ok(()) };
+        let Some(by) = needed(&raises, now, number) else { return Ok(()) };
         let data = raises.and(by);
         let written = match version {
             Some(version) => client.set_data(&path, data.as_bytes(), Some(version)).await.map(drop),
@@ -63,10 +63,11 @@ pub(crate) async fn raise(session: &Session, number: FencingToken) -> Answer<()>
     Err(ZkError::Throttled)
 }
 
-/// By how much numbers are to be raised so that the tokens of transactions after `now` exceed `number`; `None`: they do, raised `by`.
-fn needed(by: i64, now: i64, number: FencingToken) -> Option<i64> {
+/// By how much numbers are to be raised so that the tokens of transactions after `now` exceed `number`; `None`: they do.
+fn needed(raises: &Raises, now: i64, number: FencingToken) -> Option<i64> {
     let needed = place_of_token(number) - now;
-    (by < needed).then(|| needed + AHEAD)
+    // Also those that were made since then.
+    (raises.latest() < needed).then(|| needed + AHEAD)
 }
 
 #[cfg(test)]
@@ -78,7 +79,8 @@ mod tests {
         for (by, now, number) in
             [(0, 1, 0), (0, 1, 512), (0, 1, 511), (0, 7, 1 << 62), (5, 9, 15 << 8), (5, 9, 14 << 8), (1 << 54, 1, 99)]
         {
-            let raised = needed(by, now, FencingToken::new(number));
+            let raises = Raises::by(by, now + 7);
+            let raised = needed(&raises, now, FencingToken::new(number));
             let next = token_of_place(raised.unwrap_or(by) + now + 1).get();
             assert!(next > number, "{by} {now} {number}: {next}");
             assert!(raised.is_none_or(|raised| raised > by + AHEAD));
