@@ -275,8 +275,8 @@ async fn a_claim_dropped_at_any_await_is_withdrawn() {
                 until_entries(&server, u64::from(held), 2).await;
             }
         }
-        // The sessions' notification nodes alone are watched.
-        until(|| async { server.watch_count().await.unwrap() == 2 }).await;
+        // Each session watches its notification node, and what raises tokens.
+        until(|| async { server.watch_count().await.unwrap() == 4 }).await;
     })
     .await;
 }
