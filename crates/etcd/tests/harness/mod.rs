@@ -178,7 +178,7 @@ impl Harness for World {
                 Capabilities::new(&[PushedWake], "the server of LEASEHOLD_ETCD_URL is not ours to disturb")
             }
         };
-        capabilities.lacks(&[Need::Raise, Need::Floor], "its tokens cannot be raised yet")
+        capabilities.lacks(&[Need::Floor], "a place is numbered when it is taken")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {

@@ -160,7 +160,7 @@ impl Harness for World {
         capabilities
             .lacks(&[Need::AtomicMulti], "no transaction makes nodes on the condition that others have no children")
             .lacks(&[Need::MinHold], "nothing of a session outlives its client")
-            .lacks(&[Need::Raise, Need::Floor], "its tokens cannot be raised yet")
+            .lacks(&[Need::Floor], "a place is numbered when it is taken")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {
