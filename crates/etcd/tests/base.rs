@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use common::*;
 use etcd_client::Txn;
 use futures_util::future::join_all;
-use leasehold_core::seam::{Backend, Claim, Claimed, ClaimedAll, LeaseRef, Mode, Renewal, WaitPolicy};
+use leasehold_core::seam::{Backend, LeaseRef, Mode, Renewal};
 use leasehold_core::{ErrorKind, FencingToken, Name, Raises, Store};
 use leasehold_testbed as testbed;
 
@@ -123,45 +123,6 @@ async fn a_raised_cycle_is_two_requests() {
     .await;
 }
 
-/// Tries, readers, permits and several names at once, each by a client that does not know of it yet.
-#[tokio::test]
-async fn every_kind_of_claim_is_raised() {
-    within(60, async {
-        let server = server().await;
-        let raiser = client(server.addr()).await;
-        let permits = Mode::Permits { n: 1, of: 3 };
-        for (i, (mode, policy)) in [
-            (Mode::Exclusive, WaitPolicy::Try),
-            (Mode::Shared, WaitPolicy::Try),
-            (Mode::Shared, WaitPolicy::Fair),
-            (permits, WaitPolicy::Try),
-            (permits, WaitPolicy::Fast),
-        ]
-        .into_iter()
-        .enumerate()
-        {
-            let (etcd, number) = (client(server.addr()).await, token(CLOCK + (i as u64 + 1) * (1 << 40)));
-            let claim = |name: &str| Claim::new(name, mode, policy, TTL, "test");
-            let (shared, mine) = (format!("shared {i}"), claim(&format!("shared {i}")));
-            if mode != Mode::Exclusive {
-                granted(raiser.claim(&claim(&shared)).await);
-            }
-            raiser.raise(number).await.unwrap();
-            let grant = granted(etcd.claim(&mine).await);
-            assert!(grant.token > number, "{mode:?} {policy:?}: {:?}", grant.token);
-        }
-        let (etcd, number) = (client(server.addr()).await, token(1 << 60));
-        raiser.raise(number).await.unwrap();
-        let all: Vec<Claim> = (0..100).map(|i| claim(&format!("all {i}"), WaitPolicy::Try, TTL)).collect();
-        let ClaimedAll::Granted(grants) = etcd.claim_all(&all).await.unwrap() else { panic!("they are free") };
-        assert!(grants.len() == 100 && grants.iter().all(|grant| grant.token > number));
-        let busy = claim("all 7", WaitPolicy::Try, TTL);
-        let Claimed::Busy(who) = raiser.claim(&busy).await.unwrap() else { panic!("it is held") };
-        assert_eq!(who.token, Some(grants[7].token));
-    })
-    .await;
-}
-
 /// In a long queue grants come of what a client knows: they are raised all the same, and cost what they cost before.
 #[tokio::test]
 async fn turns_of_a_long_queue_rise_over_a_raise() {
@@ -254,12 +215,32 @@ async fn a_claim_that_is_under_way_has_what_was_true_when_it_was_taken() {
         claiming.abort();
         proxy.disarm();
         proxy.disconnect().await;
-        // It stands since before: its value says by how much it is raised.
+        // It stands since before, and the client knows more by now: its value says by how much it is raised.
+        assert!(granted(etcd.claim(&fair("other")).await).token > token(1 << 60));
         let grant = becomes_granted(&etcd, &lost).await;
         assert!(token(CLOCK) < grant.token && grant.token < token(1 << 60), "{:?}", grant.token);
         assert_eq!(raiser.inspect(&"lost".into()).await.unwrap().holders[0].token, Some(grant.token));
         release(&etcd, &lost).await;
         assert!(becomes_granted(&etcd, &lost).await.token > token(1 << 60));
+    })
+    .await;
+}
+
+/// One that is late is smaller than what was answered meanwhile, and changes nothing.
+#[tokio::test]
+async fn a_late_raise_lowers_nothing() {
+    within(60, async {
+        let server = server().await;
+        let proxy = testbed::Proxy::to(server.addr()).await.unwrap();
+        let (late, other) = (client(proxy.addr()).await, client(server.addr()).await);
+        // What it is about to write, but for the revision of now.
+        let held = proxy.hold_matching(((CLOCK + 86_400_000_000) / 256 / 1_000 - 1).to_string());
+        let raising = tokio::spawn(async move { late.raise(token(CLOCK)).await });
+        held.sprung().await;
+        other.raise(token(1 << 60)).await.unwrap();
+        proxy.disarm();
+        raising.await.unwrap().unwrap();
+        assert!(other.mark().await.unwrap() > token(1 << 60));
     })
     .await;
 }

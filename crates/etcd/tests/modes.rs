@@ -7,8 +7,8 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::*;
-use leasehold_core::ErrorKind;
-use leasehold_core::seam::{Backend, Claim, Claimed, Mode, WaitPolicy};
+use leasehold_core::seam::{Backend, Claim, Claimed, ClaimedAll, Mode, WaitPolicy};
+use leasehold_core::{ErrorKind, FencingToken};
 use leasehold_testbed as testbed;
 
 fn of(mode: Mode, policy: WaitPolicy) -> Claim {
@@ -238,6 +238,45 @@ async fn claiming_again_as_exclusive_passes_no_writer() {
         again.mode = Mode::Exclusive;
         let answer = etcd.claim(&again).await.unwrap();
         assert!(matches!(answer, Claimed::Waiting(_)), "{answer:?}");
+    })
+    .await;
+}
+
+/// Tries, readers, permits and several names at once, each by a client that does not know of it yet.
+#[tokio::test]
+async fn every_kind_of_claim_is_raised() {
+    within(60, async {
+        let server = server().await;
+        let raiser = client(server.addr()).await;
+        let permits = Mode::Permits { n: 1, of: 3 };
+        for (i, (mode, policy)) in [
+            (Mode::Exclusive, WaitPolicy::Try),
+            (Mode::Shared, WaitPolicy::Try),
+            (Mode::Shared, WaitPolicy::Fair),
+            (permits, WaitPolicy::Try),
+            (permits, WaitPolicy::Fast),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let (etcd, number) = (client(server.addr()).await, FencingToken::new((i as u64 + 1) << 52));
+            let claim = |name: &str| Claim::new(name, mode, policy, TTL, "test");
+            let (shared, mine) = (format!("shared {i}"), claim(&format!("shared {i}")));
+            if mode != Mode::Exclusive {
+                granted(raiser.claim(&claim(&shared)).await);
+            }
+            raiser.raise(number).await.unwrap();
+            let grant = granted(etcd.claim(&mine).await);
+            assert!(grant.token > number, "{mode:?} {policy:?}: {:?}", grant.token);
+        }
+        let (etcd, number) = (client(server.addr()).await, FencingToken::new(1 << 60));
+        raiser.raise(number).await.unwrap();
+        let all: Vec<Claim> = (0..100).map(|i| claim(&format!("all {i}"), WaitPolicy::Try, TTL)).collect();
+        let ClaimedAll::Granted(grants) = etcd.claim_all(&all).await.unwrap() else { panic!("they are free") };
+        assert!(grants.len() == 100 && grants.iter().all(|grant| grant.token > number));
+        let busy = claim("all 7", WaitPolicy::Try, TTL);
+        let Claimed::Busy(who) = raiser.claim(&busy).await.unwrap() else { panic!("it is held") };
+        assert_eq!(who.token, Some(grants[7].token));
     })
     .await;
 }
