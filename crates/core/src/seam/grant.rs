@@ -154,6 +154,12 @@ impl Validity {
         Validity { since: Some(sent), ttl }
     }
 
+    /// Counts so that a holder may call itself valid until `end`: for a store over other stores, whose hold ends with that
+    /// which ends first. `ttl` is how often it wants to be renewed: the shortest of theirs.
+    pub fn ending(end: Moment, ttl: Duration) -> Validity {
+        Validity::since(end.before(ttl.saturating_sub(margin(ttl))), ttl)
+    }
+
     /// The TTL that was granted.
     pub const fn ttl(&self) -> Duration {
         self.ttl
@@ -179,9 +185,13 @@ impl Validity {
     /// The margin of 1 % + 2 ms covers the rate errors of the client's and the store's clock
     /// together (the drift term of Redlock).
     pub fn until(&self, stamp: Moment) -> Moment {
-        let margin = self.ttl / 100 + Duration::from_millis(2);
-        self.start(stamp) + self.ttl.saturating_sub(margin)
+        self.start(stamp) + self.ttl.saturating_sub(margin(self.ttl))
     }
+}
+
+/// By how much sooner than its TTL a lease counts as over.
+fn margin(ttl: Duration) -> Duration {
+    ttl / 100 + Duration::from_millis(2)
 }
 
 impl From<Duration> for Validity {
@@ -216,6 +226,7 @@ mod tests {
         assert_eq!(Validity::since(late, ttl).until(early), early + (ttl - margin));
         assert_eq!(Validity::from(ttl).until(late), late + (ttl - margin));
         assert_eq!(Validity::from(Duration::from_millis(1)).until(late), late);
+        assert_eq!(Validity::ending(late, ttl).until(late), late);
     }
 
     #[test]

@@ -247,6 +247,11 @@ impl Subscription {
         Subscription(None)
     }
 
+    /// For a store over other stores: what both notify of. Core polls unless both do.
+    pub fn and(self, other: Subscription) -> Subscription {
+        Subscription(self.0.zip(other.0).map(|both| Box::new(both) as Box<dyn Send + Sync>))
+    }
+
     pub(crate) fn is_pushed(&self) -> bool {
         self.0.is_some()
     }
