@@ -1,0 +1,183 @@
+//! A store over two stores: it holds in both, so that a fleet moves from one to the other by two rolling deploys.
+//!
+//! Stage 1 holds in the old store, stage 2, the bridge, in both, stage 3 in the new one. 1 and 2 may run at the same time, then 2 and
+//! 3, and never 1 and 3. At no moment two hold, nobody can, or a token falls.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold_core::Result<()> {
+//! use leasehold_bridge::Bridge;
+//! use leasehold_core::Store;
+//! use leasehold_memory::Memory;
+//!
+//! let (old, new) = (Memory::new(), Memory::new());
+//! let bridge = Store::new(Bridge::new(old.another_client(), new.another_client())?);
+//! let guard = bridge.lock("orders/42").acquire().await?;
+//! assert!(Store::new(old).lock("orders/42").try_acquire().await.is_err());
+//! assert!(Store::new(new).lock("orders/42").try_acquire().await.is_err());
+//! guard.release().await
+//! # }
+//! ```
+
+mod check;
+mod children;
+mod claim;
+mod inspect;
+mod pair;
+mod release;
+mod renew;
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join;
+use leasehold_core::seam::{
+    Backend, Claim, Claimed, Clock, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
+};
+use leasehold_core::{Error, ErrorKind, FencingToken, Guarantees, LockQueue, Name, Result};
+
+use crate::children::Children;
+use crate::claim::Attempt;
+use crate::pair::{Pair, Side};
+
+/// A client of two stores, which holds in both: stage 2 of a move from the old one to the new one.
+///
+/// It takes old, then new; it holds until the earlier of both ends, and losing either is losing. Both stores know a hold by one token
+/// before its guard exists, so that the tokens of a name go on rising in both. What it gives is the weaker of both
+/// ([`Guarantees`]).
+///
+/// The place of a grant is that in the new store: what is fenced there by the store's own condition can check it.
+pub struct Bridge {
+    pair: Pair,
+    notifier: Notifier,
+    clock: Clock,
+    children: Children,
+    /// The latest claim in the new store was not answered.
+    new_failed: AtomicBool,
+}
+
+impl Bridge {
+    /// A client of these two, each of which is a client of its own: no other store uses it.
+    ///
+    /// Nothing is sent. [`check`](Bridge::check) finds what only the servers can tell.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](ErrorKind::Unsupported), with the reason, for a pair for which the promises cannot be kept: the
+    /// leases of both are not compared with one clock, one of them cannot raise its tokens, or both number a place when it
+    /// is taken ([`Raises::Places`](leasehold_core::Raises::Places)).
+    pub fn new(old: impl Backend, new: impl Backend) -> Result<Bridge> {
+        let pair = Pair::new(Box::new(old), Box::new(new))?;
+        let (notifier, clock) = (Notifier::new(), pair.on(Side::Old).clock());
+        for side in [Side::Old, Side::New] {
+            if let Some(part) = pair.on(side).notifier() {
+                part.is_part_of(&notifier);
+            }
+        }
+        Ok(Bridge { pair, notifier, clock, children: Children::default(), new_failed: AtomicBool::new(false) })
+    }
+
+    /// Whether the new store has not answered the latest claim.
+    fn new_failed(&self) -> bool {
+        self.new_failed.load(Ordering::Acquire)
+    }
+
+    /// The new store is asked for a claim: unless it is [answered](Unanswered::answered), it has failed.
+    fn asks_new(&self) -> Unanswered<'_> {
+        Unanswered(&self.new_failed)
+    }
+}
+
+/// A request that has no answer yet.
+struct Unanswered<'a>(&'a AtomicBool);
+
+impl Unanswered<'_> {
+    fn answered(self, failed: Option<&Error>) {
+        let away = |e: &Error| matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous);
+        self.0.store(failed.is_some_and(away), Ordering::Release);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+impl fmt::Debug for Bridge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bridge(from {:?} to {:?})", self.pair.on(Side::Old), self.pair.on(Side::New))
+    }
+}
+
+#[async_trait]
+impl Backend for Bridge {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed> {
+        let parent = self.children.of(claim, self.clock.now());
+        let answer = Attempt::new(self, &parent, claim).run().await;
+        if !matches!(answer, Ok(Claimed::Granted(_) | Claimed::Waiting(_))) {
+            self.children.forget_if_gone(&parent);
+        }
+        answer
+    }
+
+    async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
+        Ok(self.renew_both(leases).await)
+    }
+
+    fn renew_batch(&self) -> usize {
+        self.pair.on(Side::Old).renew_batch().min(self.pair.on(Side::New).renew_batch())
+    }
+
+    async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
+        self.release_both(claim).await
+    }
+
+    async fn release_after(&self, claim: &Claim, _place: Option<&Place>, rest: Duration) -> Result<()> {
+        self.release_both_after(claim, rest).await
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<LockQueue> {
+        self.inspect_both(name).await
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
+        self.list_both(prefix, after, limit).await
+    }
+
+    async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
+        self.evict_both(name, token).await
+    }
+
+    async fn mark(&self) -> Result<FencingToken> {
+        let (old, new) = self.both(self.pair.on(Side::Old).mark(), self.pair.on(Side::New).mark()).await?;
+        Ok(old.max(new))
+    }
+
+    async fn raise(&self, number: FencingToken) -> Result<()> {
+        self.both(self.pair.on(Side::Old).raise(number), self.pair.on(Side::New).raise(number)).await.map(drop)
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        self.pair.guarantees()
+    }
+
+    fn notifier(&self) -> Option<&Notifier> {
+        Some(&self.notifier)
+    }
+
+    fn observe(&self, name: &Name) -> Subscription {
+        self.pair.on(Side::Old).observe(name).and(self.pair.on(Side::New).observe(name))
+    }
+
+    fn clock(&self) -> Clock {
+        self.clock.clone()
+    }
+
+    async fn close(&self) -> Result<()> {
+        let (new, old) = join(self.pair.on(Side::New).close(), self.pair.on(Side::Old).close()).await;
+        self.children.clear();
+        new.map_err(|e| Side::New.says(e)).and(old.map_err(|e| Side::Old.says(e)))
+    }
+}
