@@ -16,6 +16,7 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 /// | `zookeeper://[user:password@]host:port,host:port[/path]` | `zookeeper` |
 /// | `postgres://user:password@host[:port][,host…]/database`, or `postgresql://…` | `postgres` |
 /// | `sqlite:///absolute/path` | `sqlite` |
+/// | `bridge+OLD NEW`, for two of the others: holds in both, for a move from the one to the other | `bridge` |
 ///
 /// With the feature `tls`, an `s` behind the scheme asks for TLS: `rediss://`, `rediss+cluster://`, `redlocks://`, `etcds://`,
 /// `zookeepers://`. There is a TLS connection then, or an error; nothing is sent in plain text. The words `ca=file`, `cert=file`
@@ -109,6 +110,15 @@ pub async fn connect_on_own_thread(url: impl AsRef<str>) -> Result<Store> {
 /// ```
 pub async fn connect_backend(url: impl AsRef<str>) -> Result<Box<dyn Backend>> {
     let url = url.as_ref().trim();
+    if let Some(_urls) = url.strip_prefix("bridge+") {
+        #[cfg(feature = "bridge")]
+        return Ok(Box::new(crate::bridge::connect(_urls).await?));
+        #[cfg(not(feature = "bridge"))]
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "bridge+ needs the feature \"bridge\" of the crate leasehold, which is off in this build",
+        ));
+    }
     // Credentials before the scheme are not shown.
     let is_scheme = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+');
     let Some((scheme, _)) = url.split_once("://").filter(|(scheme, _)| is_scheme(scheme)) else {

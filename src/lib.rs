@@ -33,14 +33,18 @@
 //! # Features
 //!
 //! Each store is a feature: `memory` (default), `redis`, `redlock`, `etcd`, `zookeeper`, `postgres`, `sqlite`. A feature adds a store and its
-//! URL scheme, and changes nothing else. `tls` adds TLS to those of them that have it (it needs a C compiler to build), `sasl` accounts of ZooKeeper's servers. `sqlite` builds everywhere and works on Linux: elsewhere [`connect`] returns
+//! URL scheme, and changes nothing else. `bridge` adds a store over two of them, for a move from one to the other. `tls` adds TLS to those of them that have it (it needs a C compiler to build), `sasl` accounts of ZooKeeper's servers. `sqlite` builds everywhere and works on Linux: elsewhere [`connect`] returns
 //! [`Unsupported`](ErrorKind::Unsupported). `etcd` needs `protoc` to build (Debian: `protobuf-compiler`).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "bridge")]
+mod bridge;
 mod connect;
 pub mod guarantees;
 
+#[cfg(feature = "bridge")]
+pub use bridge::bridge;
 pub use connect::{connect, connect_backend, connect_on_own_thread};
 pub use leasehold_core::{
     Acquire, Contention, DEFAULT_TTL, DistributedLock, Election, Error, ErrorKind, Fairness, FenceGate, Fenced,
@@ -85,6 +89,10 @@ pub use leasehold_postgres as postgres;
 /// Locks in a file, for the processes of one machine, which must be Linux.
 #[cfg(all(feature = "sqlite", target_os = "linux"))]
 pub use leasehold_sqlite as sqlite;
+
+/// Two stores as one, for a move from one to the other.
+#[cfg(feature = "bridge")]
+pub use leasehold_bridge::Bridge;
 
 /// Compiles and runs the code of the README.
 #[cfg(doctest)]

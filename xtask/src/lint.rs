@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The features of the facade that must build alone.
-const FEATURES: [&str; 15] = [
+const FEATURES: [&str; 16] = [
     "",
     "memory",
     "redis",
@@ -19,6 +19,7 @@ const FEATURES: [&str; 15] = [
     "zookeeper",
     "postgres",
     "sqlite",
+    "bridge",
     "tls",
     "redis,tls",
     "redlock,tls",

@@ -11,6 +11,9 @@ use leasehold::{Error, ErrorKind};
 /// The environment variable that names the store.
 pub(crate) const VARIABLE: &str = "LEASEHOLD_STORE";
 
+/// What stands before the URLs of two stores.
+const BRIDGE: &str = "bridge+";
+
 /// A store's URL. Displays, and debugs, without credentials.
 #[derive(Clone)]
 pub(crate) struct StoreUrl {
@@ -39,7 +42,7 @@ impl StoreUrl {
     /// The store of a command that shares locks with other processes.
     pub(crate) fn choose(option: Option<&str>) -> Result<StoreUrl, String> {
         let url = StoreUrl::any(option)?;
-        if url.url.starts_with("memory:") {
+        if url.parts().iter().any(|part| part.starts_with("memory:")) {
             return Err("memory:// lives in one process: no other process would see the lock".into());
         }
         Ok(url)
@@ -85,6 +88,9 @@ impl StoreUrl {
 
     /// What this command says better than the library, which speaks to programmers.
     pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.url.starts_with(BRIDGE) {
+            return self.parts().into_iter().try_for_each(|part| StoreUrl::new(part).check());
+        }
         match self.url.split_once("://").map(|(scheme, _)| scheme) {
             Some("rediss" | "rediss+sentinel" | "rediss+cluster" | "redlocks" | "etcds" | "zookeepers")
                 if cfg!(feature = "tls") =>
@@ -109,6 +115,11 @@ impl StoreUrl {
                 Err(Error::new(ErrorKind::Invalid, what))
             }
         }
+    }
+
+    /// The URLs of a bridge, or this one.
+    fn parts(&self) -> Vec<&str> {
+        self.url.strip_prefix(BRIDGE).map_or_else(|| vec![&*self.url], |urls| urls.split_whitespace().collect())
     }
 
     /// The file that it names, if it is one of a file and can be read.
@@ -155,6 +166,15 @@ fn default_store() -> Result<StoreUrl, String> {
 
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.url.starts_with(BRIDGE) {
+            return match self.parts()[..] {
+                [old, new] if old.contains("://") && new.contains("://") => {
+                    write!(f, "{BRIDGE}{} {}", StoreUrl::new(old), StoreUrl::new(new))
+                }
+                // A password may have a space.
+                _ => write!(f, "{BRIDGE}…"),
+            };
+        }
         let (scheme, rest) = self.url.split_once("://").map_or(("", &*self.url), |(scheme, rest)| (scheme, rest));
         // Credentials were written before it.
         let scheme = if is_scheme(scheme) { scheme } else { "…" };
@@ -250,6 +270,10 @@ mod tests {
             ),
             ("postgres://h/db?bells=postgres:%2F%2Fme:s3cret%40d&bells=off", "postgres://h/db?…&bells=off"),
             ("postgres://me:s3cret@h/db?bells=postgres://me:s3cret@d/db", "postgres://…"),
+            ("bridge+redis://:s3cret@a etcd://me:s3cret@b/ns", "bridge+redis://a etcd://b/ns"),
+            ("bridge+redis://:s3cret redis://h?pass=s3cret", "bridge+redis://… redis://h?…"),
+            ("bridge+redis://:s3 cret", "bridge+…"),
+            ("bridge+redis://:s3 cret@a redis://b", "bridge+…"),
             ("redis+sentinel://a,b/main?@timeout=9&sentinel_password=s3cret", "redis+sentinel://…"),
         ] {
             let url = StoreUrl::new(url);
