@@ -111,6 +111,11 @@ impl Memory {
         Memory { world: self.world.clone(), link: Link::to(self.link.place().clone()) }
     }
 
+    /// A client of another, empty store on the same clock: for a bridge between the two.
+    pub fn another_store(&self) -> Memory {
+        Memory::on(self.world.clock.clone())
+    }
+
     /// From now on no request of this client arrives, and no notification reaches it, until [`reconnect`](Memory::reconnect).
     pub fn cut_off(&self) {
         self.link.set(Passes::Nothing);

@@ -1,0 +1,379 @@
+//! A store in memory behind a wire on which a test loses, refuses and holds back requests, and which may number places when they are
+//! taken, as etcd and ZooKeeper do.
+
+#![allow(dead_code, reason = "each test target uses a part")]
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use leasehold_core::seam::{
+    Backend, Claim, ClaimId, Claimed, Clock, Grant, LeaseRef, Moment, Notifier, Place, Renewal, Subscription,
+    async_trait,
+};
+use leasehold_core::{Error, ErrorKind, FencingToken, Guarantees, LockQueue, Name, Raises, Result};
+use leasehold_memory::Memory;
+
+pub(crate) const TTL: Duration = Duration::from_secs(10);
+
+/// What becomes of one request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fault {
+    /// It does not arrive.
+    Refused,
+    /// It is executed, and the answer is lost.
+    LostReply,
+    /// It arrives when the test [delivers](Wire::deliver) it, and the caller was told that it is not known.
+    HeldBack,
+    /// It does not arrive, and is never answered.
+    Hangs,
+    /// It is executed, and never answered.
+    HangsAfter,
+}
+
+/// The wires of one test: what is sent on all of them, in order.
+#[derive(Clone, Default)]
+pub(crate) struct Plan(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    sent: Vec<Sent>,
+    faults: BTreeMap<usize, Fault>,
+    /// In a thousand, and what decides.
+    random: Option<(fastrand::Rng, u32)>,
+    away: HashMap<&'static str, bool>,
+}
+
+/// One request: of which store, which verb, and for which claim.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Sent {
+    pub(crate) store: &'static str,
+    pub(crate) verb: &'static str,
+    pub(crate) id: Option<ClaimId>,
+}
+
+impl Plan {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// The request with this number, from now on counted from 0, meets this fault.
+    pub(crate) fn fault(&self, n: usize, fault: Fault) {
+        let mut state = self.state();
+        let n = state.sent.len() + n;
+        state.faults.insert(n, fault);
+    }
+
+    /// So many of a thousand requests meet a fault from now on.
+    pub(crate) fn random(&self, seed: u64, in_a_thousand: u32) {
+        self.state().random = Some((fastrand::Rng::with_seed(seed), in_a_thousand));
+    }
+
+    pub(crate) fn calm(&self) {
+        self.state().random = None;
+    }
+
+    /// No request to this store arrives while it is away.
+    pub(crate) fn away(&self, store: &'static str, away: bool) {
+        self.state().away.insert(store, away);
+    }
+
+    /// What was sent, as `store verb`, and forgets it.
+    pub(crate) fn sent(&self) -> Vec<String> {
+        let all = std::mem::take(&mut self.state().sent);
+        all.iter().map(|sent| format!("{} {}", sent.store, sent.verb)).collect()
+    }
+
+    pub(crate) fn ids(&self, store: &str, verb: &str) -> Vec<ClaimId> {
+        let state = self.state();
+        let all = state.sent.iter().filter(|sent| sent.store == store && sent.verb == verb);
+        all.filter_map(|sent| sent.id).collect()
+    }
+
+    fn send(&self, store: &'static str, verb: &'static str, id: Option<ClaimId>) -> Option<Fault> {
+        let mut state = self.state();
+        let n = state.sent.len();
+        state.sent.push(Sent { store, verb, id });
+        if state.away.get(store) == Some(&true) {
+            return Some(Fault::Refused);
+        }
+        let random = state.random.as_mut().and_then(|(random, most)| {
+            let all = [Fault::Refused, Fault::LostReply, Fault::HeldBack, Fault::Hangs, Fault::HangsAfter];
+            (random.u32(0..1000) < *most).then(|| all[random.usize(0..all.len())])
+        });
+        state.faults.remove(&n).or(random)
+    }
+}
+
+/// A place of a store that numbers places.
+struct Numbered {
+    number: u64,
+    until: Moment,
+}
+
+#[derive(Default)]
+struct Numbers {
+    base: u64,
+    last: u64,
+    places: HashMap<ClaimId, Numbered>,
+}
+
+type Late = Box<dyn FnOnce() -> futures_util::future::BoxFuture<'static, ()> + Send>;
+
+/// One client's wire to one store.
+#[derive(Clone)]
+pub(crate) struct Wire {
+    name: &'static str,
+    pub(crate) memory: Memory,
+    plan: Plan,
+    late: Arc<Mutex<Vec<Late>>>,
+    /// Of a store that numbers places when they are taken.
+    numbers: Option<Arc<Mutex<Numbers>>>,
+    /// A lease is so many times as long as it is asked for.
+    longer: u32,
+    /// A request takes a turn of its caller before it is executed, and one before it is answered.
+    slow: bool,
+}
+
+impl fmt::Debug for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl Wire {
+    pub(crate) fn to(name: &'static str, memory: &Memory, plan: &Plan) -> Wire {
+        let (memory, plan, late) = (memory.another_client(), plan.clone(), Arc::default());
+        Wire { name, memory, plan, late, numbers: None, longer: 1, slow: false }
+    }
+
+    pub(crate) fn numbering_places(self) -> Wire {
+        Wire { numbers: Some(Arc::default()), ..self }
+    }
+
+    pub(crate) fn granting(self, longer: u32) -> Wire {
+        Wire { longer, ..self }
+    }
+
+    pub(crate) fn slow(self) -> Wire {
+        Wire { slow: true, ..self }
+    }
+
+    /// Another client of the same store, on a wire of its own.
+    pub(crate) fn another(&self) -> Wire {
+        Wire { memory: self.memory.another_client(), late: Arc::default(), ..self.clone() }
+    }
+
+    /// Requests that were held back arrive now.
+    pub(crate) async fn deliver(&self) {
+        let late = std::mem::take(&mut *self.late.lock().unwrap());
+        for request in late {
+            request().await;
+        }
+    }
+
+    async fn request<T: Send>(
+        &self,
+        (verb, id): (&'static str, Option<ClaimId>),
+        execute: impl AsyncRequest<T>,
+    ) -> Result<T> {
+        let fault = self.plan.send(self.name, verb, id);
+        let ambiguous = || Error::new(ErrorKind::Ambiguous, "no answer, by the test");
+        if self.slow {
+            tokio::task::yield_now().await;
+        }
+        match fault {
+            Some(Fault::Refused) => return Err(Error::new(ErrorKind::Unavailable, "does not arrive, by the test")),
+            Some(Fault::Hangs) => std::future::pending().await,
+            Some(Fault::HeldBack) => {
+                let wire = self.clone();
+                self.late.lock().unwrap().push(Box::new(move || {
+                    Box::pin(async move {
+                        drop(execute.on(wire).await);
+                    })
+                }));
+                return Err(ambiguous());
+            }
+            _ => {}
+        }
+        let answer = tokio::task::unconstrained(execute.on(self.clone())).await;
+        if self.slow {
+            tokio::task::yield_now().await;
+        }
+        match fault {
+            Some(Fault::LostReply) => Err(ambiguous()),
+            Some(Fault::HangsAfter) => std::future::pending().await,
+            _ => answer,
+        }
+    }
+
+    fn numbers(&self) -> Option<MutexGuard<'_, Numbers>> {
+        self.numbers.as_ref().map(|numbers| numbers.lock().unwrap())
+    }
+
+    /// The number of a place that was taken or kept now.
+    fn number(&self, claim: &Claim) -> Option<u64> {
+        let now = self.memory.clock().now();
+        let mut numbers = self.numbers()?;
+        let Numbers { base, last, places } = &mut *numbers;
+        let place = places.entry(claim.id).or_insert(Numbered { number: 0, until: now });
+        if place.until <= now {
+            *last += 1;
+            place.number = *base + (*last << 8);
+        }
+        place.until = now + claim.ttl;
+        Some(place.number)
+    }
+
+    fn numbered(&self, claim: &Claim, grant: Grant) -> Grant {
+        match self.number(claim) {
+            Some(number) => Grant::new(grant.place, FencingToken::new(number), grant.validity).turns(256),
+            None => grant,
+        }
+    }
+}
+
+/// What a request does when it arrives.
+trait AsyncRequest<T>: Send + 'static {
+    fn on(self, wire: Wire) -> futures_util::future::BoxFuture<'static, Result<T>>;
+}
+
+impl<T, F> AsyncRequest<T> for F
+where
+    F: FnOnce(Wire) -> futures_util::future::BoxFuture<'static, Result<T>> + Send + 'static,
+{
+    fn on(self, wire: Wire) -> futures_util::future::BoxFuture<'static, Result<T>> {
+        self(wire)
+    }
+}
+
+#[async_trait]
+impl Backend for Wire {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed> {
+        let mut asked = claim.clone();
+        asked.ttl *= self.longer;
+        let execute = move |wire: Wire| -> futures_util::future::BoxFuture<'static, Result<Claimed>> {
+            Box::pin(async move {
+                Ok(match wire.memory.claim(&asked).await? {
+                    Claimed::Granted(grant) => Claimed::Granted(wire.numbered(&asked, grant)),
+                    Claimed::Waiting(waiting) => {
+                        wire.number(&asked);
+                        Claimed::Waiting(waiting)
+                    }
+                    busy => busy,
+                })
+            })
+        };
+        self.request(("claim", Some(claim.id)), execute).await
+    }
+
+    async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
+        let leases = leases.to_vec();
+        let execute = move |wire: Wire| -> futures_util::future::BoxFuture<'static, Result<Vec<Renewal>>> {
+            Box::pin(async move {
+                let answers = wire.memory.renew(&leases).await?;
+                let answer = |(lease, answer): (&LeaseRef, Renewal)| match answer {
+                    Renewal::Granted(grant) => {
+                        let grant = wire.numbered(&lease.claim, grant);
+                        if lease.token == Some(grant.token) {
+                            Renewal::Renewed(grant.validity)
+                        } else {
+                            Renewal::Granted(grant)
+                        }
+                    }
+                    Renewal::Renewed(validity) => {
+                        wire.number(&lease.claim);
+                        Renewal::Renewed(validity)
+                    }
+                    other => other,
+                };
+                Ok(leases.iter().zip(answers).map(answer).collect())
+            })
+        };
+        self.request(("renew", None), execute).await
+    }
+
+    async fn release(&self, claim: &Claim, place: Option<&Place>) -> Result<()> {
+        let (claim, place) = (claim.clone(), place.cloned());
+        let id = claim.id;
+        let execute = move |wire: Wire| -> futures_util::future::BoxFuture<'static, Result<()>> {
+            Box::pin(async move {
+                if let Some(mut numbers) = wire.numbers() {
+                    numbers.places.remove(&claim.id);
+                }
+                wire.memory.release(&claim, place.as_ref()).await
+            })
+        };
+        self.request(("release", Some(id)), execute).await
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<LockQueue> {
+        let name = name.clone();
+        let execute = move |wire: Wire| -> futures_util::future::BoxFuture<'static, Result<LockQueue>> {
+            Box::pin(async move { wire.memory.inspect(&name).await })
+        };
+        self.request(("inspect", None), execute).await
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
+        self.memory.list(prefix, after, limit).await
+    }
+
+    async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
+        self.memory.evict(name, token).await
+    }
+
+    async fn mark(&self) -> Result<FencingToken> {
+        let numbered = self.numbers().map(|numbers| numbers.base + (numbers.last << 8) + 255);
+        match numbered {
+            Some(mark) => Ok(FencingToken::new(mark)),
+            None => self.memory.mark().await,
+        }
+    }
+
+    async fn raise(&self, number: FencingToken) -> Result<()> {
+        let execute = move |wire: Wire| -> futures_util::future::BoxFuture<'static, Result<()>> {
+            Box::pin(async move {
+                if let Some(mut numbers) = wire.numbers() {
+                    numbers.base = numbers.base.max(number.get());
+                    return Ok(());
+                }
+                wire.memory.raise(number).await
+            })
+        };
+        self.request(("raise", None), execute).await
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        let gives = self.memory.guarantees();
+        match self.numbers {
+            Some(_) => gives.raises(Raises::Places(FencingToken::new(1 << 60))).min_hold_outlives_process(false),
+            None => gives,
+        }
+    }
+
+    fn notifier(&self) -> Option<&Notifier> {
+        self.memory.notifier()
+    }
+
+    fn observe(&self, name: &Name) -> Subscription {
+        self.memory.observe(name)
+    }
+
+    fn clock(&self) -> Clock {
+        self.memory.clock()
+    }
+}
+
+/// Polls it so often that everything is done which needs no time; `None`, and drops it, if it goes on waiting.
+pub(crate) async fn drive<T>(request: impl Future<Output = T>) -> Option<T> {
+    let mut request = std::pin::pin!(request);
+    for _ in 0..200 {
+        if let std::task::Poll::Ready(done) = futures_util::poll!(&mut request) {
+            return Some(done);
+        }
+        tokio::task::yield_now().await;
+    }
+    None
+}
