@@ -52,6 +52,9 @@ struct Client {
     out: Option<Out>,
     /// It is being withdrawn until then.
     leaves: Option<Moment>,
+    sleeps_until: usize,
+    /// How often its request was looked at in vain.
+    waited: u32,
     told_lost: Arc<Mutex<Option<Moment>>>,
     listens: Option<Subscription>,
 }
@@ -59,6 +62,7 @@ struct Client {
 /// All guards so far.
 #[derive(Default)]
 struct Gate {
+    seed: u64,
     most: u64,
     grants: usize,
 }
@@ -66,7 +70,8 @@ struct Gate {
 impl Client {
     fn new(who: &'static str, backend: Arc<dyn Backend>, wires: Vec<Wire>) -> Client {
         let (claim, has, out, leaves) = (None, Has::default(), None, None);
-        Client { who, backend, wires, claim, has, out, leaves, told_lost: Arc::default(), listens: None }
+        let (sleeps_until, waited, told_lost, listens) = (0, 0, Arc::default(), None);
+        Client { who, backend, wires, claim, has, out, leaves, sleeps_until, waited, told_lost, listens }
     }
 
     fn holds(&self, now: Moment) -> bool {
@@ -77,7 +82,8 @@ impl Client {
     fn begin(&mut self, random: &mut fastrand::Rng, clock: &Clock) {
         let (now, backend) = (clock.now(), self.backend.clone());
         let Some(claim) = self.claim.clone() else {
-            let policy = [WaitPolicy::Fair, WaitPolicy::Fast, WaitPolicy::Try][random.usize(0..3)];
+            let all = [WaitPolicy::Fair, WaitPolicy::Fair, WaitPolicy::Fast, WaitPolicy::Try];
+            let policy = all[random.usize(0..all.len())];
             let claim = Claim::new("a", Mode::Exclusive, policy, TTL, self.who);
             let (clock, told) = (clock.clone(), Arc::default());
             self.told_lost = Arc::clone(&told);
@@ -91,7 +97,7 @@ impl Client {
             return;
         };
         let lost = self.has.guard.is_some() && !self.holds(now);
-        if self.leaves.is_some() || lost || random.u32(0..100) < 12 {
+        if self.leaves.is_some() || lost || random.u32(0..100) < 8 {
             // What was a guard is none from here on.
             self.has.guard = None;
             self.leaves.get_or_insert(now + TTL);
@@ -100,7 +106,7 @@ impl Client {
             return;
         }
         let token = self.has.guard.as_ref().map(|guard| guard.token);
-        if let (Some(place), true) = (self.has.place.clone(), random.bool()) {
+        if let (Some(place), true) = (self.has.place.clone(), random.u32(0..3) == 0) {
             let lease = LeaseRef::new(Arc::new(claim), place, token);
             self.out = Some(Out::Renew(Box::pin(async move { backend.renew(&[lease]).await }), now, token));
             return;
@@ -113,6 +119,11 @@ impl Client {
 
     /// One poll of what is out.
     fn step(&mut self, now: Moment, gate: &mut Gate) {
+        self.waited = if self.out.is_some() { self.waited + 1 } else { 0 };
+        if self.waited > 60 {
+            // It is not answered at all.
+            (self.out, self.waited) = (None, 0);
+        }
         match self.out.take() {
             None => {}
             Some(Out::Claim(mut out, sent)) => match poll(&mut out) {
@@ -145,7 +156,7 @@ impl Client {
                     None if until <= now || gone => {}
                     None => {
                         let first = grant.token.get();
-                        assert!(first > gate.most, "{}: {first} after {}", self.who, gate.most);
+                        assert!(first > gate.most, "seed {}: {first} of {} after {}", gate.seed, self.who, gate.most);
                         gate.most = first + u64::from(grant.turns) - 1;
                         gate.grants += 1;
                         self.has.guard = Some(Guard { token: grant.token, until, lost: Arc::default() });
@@ -240,7 +251,7 @@ impl World {
             1 => new = new.granting(3),
             _ => {}
         }
-        World { seed, random, time, plan, old, new, gate: Gate::default() }
+        World { seed, random, time, plan, old, new, gate: Gate { seed, ..Gate::default() } }
     }
 
     fn bridge(&self) -> Client {
@@ -260,28 +271,27 @@ impl World {
         self.plan.random(self.random.u64(..), 60);
         for step in 0..steps {
             let random = &mut self.random;
-            match random.u32(0..100) {
-                0..3 => self.time.advance(TTL / random.u32(2..12)),
-                3..6 => {
-                    let client = &clients[random.usize(0..clients.len())];
-                    for wire in client.wires.clone() {
+            let n = random.usize(0..clients.len());
+            match random.u32(0..200) {
+                0..7 => self.time.advance(TTL / random.u32(2..12)),
+                7 => self.time.advance(TTL * 19 / 20),
+                8..14 => {
+                    for wire in clients[n].wires.clone() {
                         wire.deliver().await;
                     }
                 }
                 // A crash: nothing of it is withdrawn.
-                6 if random.u32(0..6) == 0 => {
-                    let n = random.usize(0..clients.len());
-                    clients[n].forget();
-                }
+                14 => clients[n].forget(),
+                // A pause: it goes on believing what it has.
+                15..18 => clients[n].sleeps_until = step + random.usize(20..120),
                 // Its caller leaves: what was sent may still arrive.
-                7..9 => {
-                    let n = random.usize(0..clients.len());
+                18..21 => {
                     if let Some(Out::Claim(..) | Out::Release(_)) = clients[n].out {
                         clients[n].out = None;
                     }
                 }
+                _ if clients[n].sleeps_until > step => {}
                 _ => {
-                    let n = random.usize(0..clients.len());
                     if clients[n].out.is_none() {
                         clients[n].begin(random, &clock);
                     }
@@ -317,7 +327,7 @@ impl World {
 /// From old to new and back, by deploys and seals as an operator does them.
 async fn walk(seed: u64, places: Places) -> usize {
     let mut world = World::new(seed, places);
-    let steps = 400;
+    let steps = 600;
     let first = vec![world.alone("stage 1", &world.old), world.bridge(), world.bridge()];
     world.phase(first, steps).await;
     let mark = drive(world.old.mark()).await.unwrap().unwrap();
@@ -342,6 +352,7 @@ fn walks(places: Places) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let grants: usize = seeds().map(|seed| runtime.block_on(walk(seed, places))).sum();
     let walks = seeds().count();
+    println!("{places:?}: {grants} grants in {walks} walks");
     assert!(grants > walks * 5, "{grants} grants in {walks} walks prove little");
 }
 

@@ -213,21 +213,21 @@ impl Wire {
     }
 
     /// The number of a place that was taken or kept now.
-    fn number(&self, claim: &Claim) -> Option<u64> {
+    fn number(&self, id: ClaimId, ttl: Duration) -> Option<u64> {
         let now = self.memory.clock().now();
         let mut numbers = self.numbers()?;
         let Numbers { base, last, places } = &mut *numbers;
-        let place = places.entry(claim.id).or_insert(Numbered { number: 0, until: now });
+        let place = places.entry(id).or_insert(Numbered { number: 0, until: now });
         if place.until <= now {
             *last += 1;
             place.number = *base + (*last << 8);
         }
-        place.until = now + claim.ttl;
+        place.until = now + ttl;
         Some(place.number)
     }
 
-    fn numbered(&self, claim: &Claim, grant: Grant) -> Grant {
-        match self.number(claim) {
+    fn numbered(&self, id: ClaimId, ttl: Duration, grant: Grant) -> Grant {
+        match self.number(id, ttl) {
             Some(number) => Grant::new(grant.place, FencingToken::new(number), grant.validity).turns(256),
             None => grant,
         }
@@ -256,9 +256,9 @@ impl Backend for Wire {
         let execute = move |wire: Wire| -> futures_util::future::BoxFuture<'static, Result<Claimed>> {
             Box::pin(async move {
                 Ok(match wire.memory.claim(&asked).await? {
-                    Claimed::Granted(grant) => Claimed::Granted(wire.numbered(&asked, grant)),
+                    Claimed::Granted(grant) => Claimed::Granted(wire.numbered(asked.id, asked.ttl, grant)),
                     Claimed::Waiting(waiting) => {
-                        wire.number(&asked);
+                        wire.number(asked.id, asked.ttl);
                         Claimed::Waiting(waiting)
                     }
                     busy => busy,
@@ -275,7 +275,7 @@ impl Backend for Wire {
                 let answers = wire.memory.renew(&leases).await?;
                 let answer = |(lease, answer): (&LeaseRef, Renewal)| match answer {
                     Renewal::Granted(grant) => {
-                        let grant = wire.numbered(&lease.claim, grant);
+                        let grant = wire.numbered(lease.claim.id, lease.claim.ttl * wire.longer, grant);
                         if lease.token == Some(grant.token) {
                             Renewal::Renewed(grant.validity)
                         } else {
@@ -283,7 +283,7 @@ impl Backend for Wire {
                         }
                     }
                     Renewal::Renewed(validity) => {
-                        wire.number(&lease.claim);
+                        wire.number(lease.claim.id, lease.claim.ttl * wire.longer);
                         Renewal::Renewed(validity)
                     }
                     other => other,
