@@ -213,7 +213,9 @@ pub(crate) struct Stay {
     /// Something of it may be there.
     traces: bool,
     /// The latest request has no answer.
-    pub(crate) unanswered: bool,
+    unanswered: bool,
+    /// The store has notified of it since the latest answer.
+    notified: bool,
     /// An earlier one had none, and may arrive late.
     doubt: bool,
     requests: u64,
@@ -263,8 +265,8 @@ impl Stay {
         let (until, ttl) = (Moment::from_nanos(0), claim.ttl);
         let claim = Arc::new(claim);
         let (place, grant, lost) = (None, None, None);
-        let (traces, unanswered, doubt, requests) = (false, false, false, 0);
-        Stay { claim, place, grant, until, ttl, lost, traces, unanswered, doubt, requests, listens }
+        let (traces, unanswered, notified, doubt, requests) = (false, false, false, false, 0);
+        Stay { claim, place, grant, until, ttl, lost, traces, unanswered, notified, doubt, requests, listens }
     }
 
     /// It is asked for now, with the mode, the policy and the label that its parent has now. A floor stays.
@@ -272,6 +274,7 @@ impl Stay {
         let traces = std::mem::replace(&mut self.traces, true);
         self.doubt |= std::mem::replace(&mut self.unanswered, true);
         self.requests += 1;
+        self.notified = false;
         let mut asked = claim.clone();
         (asked.id, asked.floor) = (self.claim.id, floor.max(self.claim.floor));
         self.claim = Arc::new(asked.clone());
@@ -288,6 +291,11 @@ impl Stay {
     /// A try was refused: nothing is there, unless an earlier request arrives late.
     pub(crate) fn refused(&mut self) {
         (self.traces, self.unanswered) = (self.doubt, false);
+    }
+
+    /// It is granted, or may be by now.
+    pub(crate) fn may_hold(&self) -> bool {
+        self.grant.is_some() || self.unanswered || self.notified
     }
 
     pub(crate) fn waits(&mut self, place: &Place) {
@@ -336,6 +344,9 @@ fn heard(parent: &Weak<Parent>, (side, id): (Side, ClaimId), notification: Notif
                 upper.shortened(parent.id, validity);
             }
         }
-        _ => upper.claim_again(parent.id),
+        _ => {
+            parent.with(|stays| stays.current(side, id).map(|stay| stay.notified = true));
+            upper.claim_again(parent.id);
+        }
     }
 }

@@ -17,7 +17,7 @@ use leasehold_core::seam::{Claim, Claimed, Grant, Mode, Validity};
 use leasehold_core::{Error, ErrorKind, FencingToken, Loss, Raises, Result};
 
 use crate::Bridge;
-use crate::children::{Held, Parent, Stays};
+use crate::children::{Held, Parent, Stay, Stays};
 use crate::pair::{Side, limit};
 
 /// How many requests one claim may take until both stores agree. Two are usual, and three where new has greater tokens.
@@ -263,8 +263,7 @@ impl<'a> Attempt<'a> {
             // The other has executed it: a hold that was made shared there counts as shared.
             return if answered { ambiguous(side.says(e)) } else { side.says(e) };
         }
-        let may_hold_old =
-            self.parent.with(|stays| stays.on(Side::Old).as_ref().is_some_and(|s| s.grant.is_some() || s.unanswered));
+        let may_hold_old = self.parent.with(|stays| stays.on(Side::Old).as_ref().is_some_and(Stay::may_hold));
         match side {
             Side::New if may_hold_old => self.leave(&[Side::New, Side::Old]),
             _ => self.leave(&[Side::New]),

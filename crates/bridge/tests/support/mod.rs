@@ -14,6 +14,7 @@ use leasehold_core::seam::{
 };
 use leasehold_core::{Error, ErrorKind, FencingToken, Guarantees, LockQueue, Name, Raises, Result};
 use leasehold_memory::Memory;
+use tokio::sync::watch;
 
 pub(crate) const TTL: Duration = Duration::from_secs(10);
 
@@ -70,8 +71,10 @@ impl Plan {
         self.state().random = Some((fastrand::Rng::with_seed(seed), in_a_thousand));
     }
 
+    /// No request meets a fault any more.
     pub(crate) fn calm(&self) {
-        self.state().random = None;
+        let mut state = self.state();
+        (state.random, state.faults) = (None, BTreeMap::new());
     }
 
     /// No request to this store arrives while it is away.
@@ -79,9 +82,12 @@ impl Plan {
         self.state().away.insert(store, away);
     }
 
-    /// What was sent, as `store verb`, and forgets it.
+    /// What was sent, as `store verb`. It is forgotten, and with it which requests were to meet a fault.
     pub(crate) fn sent(&self) -> Vec<String> {
-        let all = std::mem::take(&mut self.state().sent);
+        let mut state = self.state();
+        state.faults.clear();
+        let all = std::mem::take(&mut state.sent);
+        drop(state);
         all.iter().map(|sent| format!("{} {}", sent.store, sent.verb)).collect()
     }
 
@@ -121,6 +127,13 @@ struct Numbers {
 
 type Late = Box<dyn FnOnce() -> futures_util::future::BoxFuture<'static, ()> + Send>;
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Delay {
+    None,
+    Next,
+    Waits,
+}
+
 /// One client's wire to one store.
 #[derive(Clone)]
 pub(crate) struct Wire {
@@ -132,6 +145,9 @@ pub(crate) struct Wire {
     numbers: Option<Arc<Mutex<Numbers>>>,
     /// A lease is so many times as long as it is asked for.
     longer: u32,
+    raises: Option<Raises>,
+    /// The answer to the next claim comes when this is true again.
+    delayed: watch::Sender<Delay>,
     /// A request takes a turn of its caller before it is executed, and one before it is answered.
     slow: bool,
 }
@@ -145,7 +161,8 @@ impl fmt::Debug for Wire {
 impl Wire {
     pub(crate) fn to(name: &'static str, memory: &Memory, plan: &Plan) -> Wire {
         let (memory, plan, late) = (memory.another_client(), plan.clone(), Arc::default());
-        Wire { name, memory, plan, late, numbers: None, longer: 1, slow: false }
+        let (numbers, raises, delayed) = (None, None, watch::Sender::new(Delay::None));
+        Wire { name, memory, plan, late, numbers, longer: 1, raises, delayed, slow: false }
     }
 
     pub(crate) fn numbering_places(self) -> Wire {
@@ -154,6 +171,19 @@ impl Wire {
 
     pub(crate) fn granting(self, longer: u32) -> Wire {
         Wire { longer, ..self }
+    }
+
+    pub(crate) fn raising(self, raises: Raises) -> Wire {
+        Wire { raises: Some(raises), ..self }
+    }
+
+    /// The answer to the next request waits.
+    pub(crate) fn delay_next(&self) {
+        self.delayed.send_replace(Delay::Next);
+    }
+
+    pub(crate) fn answer_delayed(&self) {
+        self.delayed.send_replace(Delay::None);
     }
 
     pub(crate) fn slow(self) -> Wire {
@@ -200,6 +230,10 @@ impl Wire {
         let answer = tokio::task::unconstrained(execute.on(self.clone())).await;
         if self.slow {
             tokio::task::yield_now().await;
+        }
+        let is_next = |delay: &mut Delay| std::mem::replace(delay, Delay::Waits) == Delay::Next;
+        if *self.delayed.borrow() == Delay::Next && self.delayed.send_if_modified(is_next) {
+            self.delayed.subscribe().wait_for(|delay| *delay == Delay::None).await.unwrap();
         }
         match fault {
             Some(Fault::LostReply) => Err(ambiguous()),
@@ -347,6 +381,9 @@ impl Backend for Wire {
 
     fn guarantees(&self) -> Guarantees {
         let gives = self.memory.guarantees();
+        if let Some(raises) = self.raises {
+            return gives.raises(raises);
+        }
         match self.numbers {
             Some(_) => gives.raises(Raises::Places(FencingToken::new(1 << 60))).min_hold_outlives_process(false),
             None => gives,
