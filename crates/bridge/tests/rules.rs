@@ -6,11 +6,12 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold_bridge::Bridge;
 use leasehold_core::seam::{
-    Backend, Claim, Claimed, Grant, LeaseRef, Mode, Moment, Place, Renewal, VirtualClock, WaitPolicy,
+    Backend, Claim, Claimed, Grant, LeaseRef, Mode, Moment, Notification, Place, Renewal, VirtualClock, WaitPolicy,
 };
 use leasehold_core::{ErrorKind, Fairness, FencingToken, Loss, Raises, Store};
 use leasehold_memory::Memory;
@@ -341,10 +342,62 @@ async fn a_downgrade_of_which_one_answer_is_lost_is_ambiguous() {
     assert!(granted(&Bridge::new(w.old.another(), w.new.another()).unwrap(), &reader).await.token > grant.token);
 }
 
+/// A session may have begun long before the claim.
+#[tokio::test]
+async fn a_grant_counts_from_the_lease_that_began_first() {
+    for in_new in [false, true] {
+        let aged = |wire: Wire, is: bool| if is { wire.aged(TTL / 2) } else { wire };
+        let w = world_of(|old| aged(old, !in_new).granting(1 + u32::from(in_new)), |new| aged(new, in_new));
+        let sent = w.now();
+        let grant = granted(&w.bridge, &fair("mine")).await;
+        assert!(grant.validity.until(sent) <= sent + TTL / 2, "{:?}", grant.validity);
+    }
+}
+
+/// The guard is over before new is free: another client may hold there from then on.
+#[tokio::test]
+async fn a_hold_that_is_gone_in_old_is_lost_before_new_is_given_back() {
+    let w = world();
+    let mine = fair("mine");
+    granted(&w.bridge, &mine).await;
+    assert!(w.old.memory.delete("a"));
+    granted(&w.old.memory, &fair("stage 1")).await;
+    let (plan, told) = (w.plan.clone(), Arc::new(AtomicBool::new(false)));
+    let heard = told.clone();
+    let _listens = w.bridge.notifier().unwrap().subscribe(mine.id, move |said| {
+        let before = plan.ids("new", "release").is_empty();
+        heard.fetch_or(before && matches!(said, Notification::Lost(_)), Ordering::Relaxed);
+    });
+    let mut again = mine.clone();
+    again.policy = WaitPolicy::Try;
+    assert!(matches!(drive(w.bridge.claim(&again)).await, Some(Ok(Claimed::Busy(_)))));
+    assert!(told.load(Ordering::Relaxed));
+    assert_eq!(w.left(), (1, 0));
+}
+
+/// Where nothing is notified, a renewal learns of the grant.
+#[tokio::test]
+async fn a_renewal_that_learns_of_a_grant_in_one_store_has_it_claimed_again() {
+    let w = world_of(Wire::silent, |new| new);
+    let (mine, other) = (fair("mine"), fair("stage 1"));
+    granted(&w.old.memory, &other).await;
+    let place = waits(&w.bridge, &mine).await;
+    release(&w.old.memory, &other).await;
+    let (told, lease) = (Arc::new(AtomicBool::new(false)), LeaseRef::new(Arc::new(mine.clone()), place, None));
+    let heard = told.clone();
+    let _listens = w.bridge.notifier().unwrap().subscribe(mine.id, move |said| {
+        heard.fetch_or(matches!(said, Notification::ClaimAgain), Ordering::Relaxed);
+    });
+    let answer = drive(w.bridge.renew(&[lease])).await.unwrap().unwrap().remove(0);
+    assert!(matches!(answer, Renewal::Renewed(_)), "a grant of one store is no grant: {answer:?}");
+    assert!(told.load(Ordering::Relaxed));
+    granted(&w.bridge, &mine).await;
+}
+
 /// Old's lease is over when new answers: it is claimed again before there is a guard.
 #[tokio::test]
 async fn what_has_ended_before_the_guard_is_claimed_again() {
-    let w = world();
+    let w = world_of(|old| old, |new| new.granting(3));
     let (mine, leftover) = (fair("mine"), fair("stage 3"));
     granted(&w.new.memory, &leftover).await;
     waits(&w.bridge, &mine).await;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use leasehold_core::seam::{
-    Backend, Claim, ClaimId, Claimed, Clock, Grant, LeaseRef, Moment, Notifier, Place, Renewal, Subscription,
+    Backend, Claim, ClaimId, Claimed, Clock, Grant, LeaseRef, Moment, Notifier, Place, Renewal, Subscription, Validity,
     async_trait,
 };
 use leasehold_core::{Error, ErrorKind, FencingToken, Guarantees, LockQueue, Name, Raises, Result};
@@ -146,6 +146,10 @@ pub(crate) struct Wire {
     /// A lease is so many times as long as it is asked for.
     longer: u32,
     raises: Option<Raises>,
+    /// The lease of a claim counts from so long ago.
+    aged: Duration,
+    /// It notifies of nothing.
+    silent: bool,
     /// The answer to the next claim comes when this is true again.
     delayed: watch::Sender<Delay>,
     /// A request takes a turn of its caller before it is executed, and one before it is answered.
@@ -162,7 +166,19 @@ impl Wire {
     pub(crate) fn to(name: &'static str, memory: &Memory, plan: &Plan) -> Wire {
         let (memory, plan, late) = (memory.another_client(), plan.clone(), Arc::default());
         let (numbers, raises, delayed) = (None, None, watch::Sender::new(Delay::None));
-        Wire { name, memory, plan, late, numbers, longer: 1, raises, delayed, slow: false }
+        Wire {
+            name,
+            memory,
+            plan,
+            late,
+            numbers,
+            longer: 1,
+            raises,
+            aged: Duration::ZERO,
+            silent: false,
+            delayed,
+            slow: false,
+        }
     }
 
     pub(crate) fn numbering_places(self) -> Wire {
@@ -175,6 +191,14 @@ impl Wire {
 
     pub(crate) fn raising(self, raises: Raises) -> Wire {
         Wire { raises: Some(raises), ..self }
+    }
+
+    pub(crate) fn aged(self, aged: Duration) -> Wire {
+        Wire { aged, ..self }
+    }
+
+    pub(crate) fn silent(self) -> Wire {
+        Wire { silent: true, ..self }
     }
 
     /// The answer to the next request waits.
@@ -290,7 +314,13 @@ impl Backend for Wire {
         let execute = move |wire: Wire| -> futures_util::future::BoxFuture<'static, Result<Claimed>> {
             Box::pin(async move {
                 Ok(match wire.memory.claim(&asked).await? {
-                    Claimed::Granted(grant) => Claimed::Granted(wire.numbered(asked.id, asked.ttl, grant)),
+                    Claimed::Granted(mut grant) => {
+                        if wire.aged > Duration::ZERO {
+                            let since = wire.memory.clock().now().as_nanos() - wire.aged.as_nanos() as u64;
+                            grant.validity = Validity::since(Moment::from_nanos(since), asked.ttl);
+                        }
+                        Claimed::Granted(wire.numbered(asked.id, asked.ttl, grant))
+                    }
                     Claimed::Waiting(waiting) => {
                         wire.number(asked.id, asked.ttl);
                         Claimed::Waiting(waiting)
@@ -391,7 +421,7 @@ impl Backend for Wire {
     }
 
     fn notifier(&self) -> Option<&Notifier> {
-        self.memory.notifier()
+        self.memory.notifier().filter(|_| !self.silent)
     }
 
     fn observe(&self, name: &Name) -> Subscription {
