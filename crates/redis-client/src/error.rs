@@ -77,8 +77,10 @@ pub(crate) fn of_connect(e: &RedisError) -> Error {
 pub(crate) fn of_plain_connect(e: &RedisError) -> Error {
     match of_connect(e) {
         error if e.is_connection_dropped() && !e.is_connection_refusal() => {
-            let what =
-                format!("{error}. Does it speak TLS there? Then the scheme of the URL is rediss://, or redlocks://");
+            let what = format!(
+                "{error}. Does it speak TLS there? Then the scheme of the URL is rediss://, rediss+sentinel://, rediss+cluster:// or \
+                 redlocks://"
+            );
             Error::new(error.kind(), what)
         }
         error => error,

@@ -1,18 +1,21 @@
-//! TLS: the cases of every store, and what is Redis' own.
+//! TLS: the cases of every store, with one server, behind a sentinel and in a Cluster, and what is Redis' own.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+#[path = "tls/cluster.rs"]
+mod cluster;
+#[path = "tls/sentinel.rs"]
+mod sentinel;
 mod support;
 
 use std::fs;
 use std::time::Duration;
 
-use leasehold_core::seam::Backend;
 use leasehold_core::{ErrorKind, Result, Store};
 use leasehold_redis::client::IntoConnectionInfo;
 use leasehold_redis::{Config, Redis, Tls};
 use leasehold_testbed::tls_cases::{TlsStore, shown, works};
-use leasehold_testbed::{Certificates, Proxy, RedisCluster, RedisClusterOptions, RedisOptions, TlsPort, tls_cases};
+use leasehold_testbed::{Certificates, Proxy, RedisOptions, TlsPort, tls_cases};
 use support::*;
 
 /// A server with a TLS port.
@@ -152,66 +155,6 @@ async fn files_are_read_anew_for_each_connection() {
             sleep(5).await;
         }
         guard.release().await.unwrap();
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn sentinels_and_the_server_that_they_name_are_reached_over_tls() {
-    bounded(async {
-        let certificates = Certificates::new().unwrap();
-        let (port, own) = (TlsPort::new(&certificates).unwrap(), TlsPort::new(&certificates).unwrap());
-        // What replicas and sentinels connect to, and what sentinels name, is the TLS port then.
-        let secure = |port: &TlsPort| [port.redis(), vec!["--tls-replication".into(), "yes".into()]].concat();
-        let options = RedisOptions { extra: secure(&port), password: Some("s3cret".into()), ..RedisOptions::default() };
-        let _server = Server::start_with(&options).await.unwrap();
-        let mut lines = format!("sentinel monitor main 127.0.0.1 {} 1\nsentinel auth-pass main s3cret\n", port.port);
-        for pair in secure(&own).chunks_exact(2) {
-            lines += &format!("{} {}\n", &pair[0][2..], pair[1]);
-        }
-        let sentinel = Server::start_sentinel(&lines).await.unwrap();
-        let by = |scheme: &str, at: &str, words: &str| format!("{scheme}://:s3cret@{at}/main?timeout=4000&{words}");
-        works(Store::new(Redis::connect(&by("rediss+sentinel", &own.addr(), &ca(&certificates))).await.unwrap())).await;
-        // None of them falls back to plain text, and none trusts another CA.
-        let stranger = Certificates::new().unwrap();
-        for (url, kind) in [
-            (by("rediss+sentinel", sentinel.addr(), &ca(&certificates)), ErrorKind::Unavailable),
-            (by("rediss+sentinel", &own.addr(), &ca(&stranger)), ErrorKind::Denied),
-            (by("redis+sentinel", &own.addr(), ""), ErrorKind::Unavailable),
-            (by("redis+sentinel", sentinel.addr(), ""), ErrorKind::Unavailable),
-        ] {
-            let error = Redis::connect(&url).await.unwrap_err();
-            assert_eq!(error.kind(), kind, "{url}: {error}");
-        }
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_cluster_is_reached_by_tls_at_each_of_its_nodes() {
-    bounded(async {
-        let certificates = Certificates::new().unwrap();
-        let tls = Some(TlsPort::new(&certificates).unwrap());
-        let options = RedisClusterOptions { replicas: 0, tls, ..RedisClusterOptions::default() };
-        let cluster = RedisCluster::start(&options).await.unwrap();
-        let url = format!("{}?timeout=4000&{}", cluster.url(), ca(&certificates));
-        works(Store::new(Redis::connect(&url).await.unwrap())).await;
-        let store = Redis::connect(&url).await.unwrap();
-        let claims: Vec<_> = (0..12).map(|n| fair(&format!("held/{n}"))).collect();
-        for claim in &claims {
-            granted(&store, claim).await;
-        }
-        // Also where another node sends it.
-        let slot = cluster.slot("held/0").await.unwrap();
-        let to = (cluster.owner(slot).await.unwrap() + 1) % 3;
-        cluster.move_slot(slot, to).await.unwrap();
-        store.release(&claims[0], None).await.unwrap();
-        // Nothing is said in plain text, and a plain URL gets nothing at these ports.
-        let plain = cluster.url().replace("rediss+", "redis+");
-        assert_eq!(kind(Redis::connect(&plain).await), ErrorKind::Unavailable);
-        let other = Certificates::new().unwrap();
-        let wrong = format!("{}?timeout=4000&{}", cluster.url(), ca(&other));
-        assert_eq!(kind(Redis::connect(&wrong).await), ErrorKind::Denied);
     })
     .await;
 }

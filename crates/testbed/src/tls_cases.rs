@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests are tests")]
 #![allow(missing_docs, reason = "each case says by its name what it judges")]
 
-use std::{env, fs, process::Command};
+use std::{env, fs, process::Command, thread};
 
 use leasehold_core::{
     ErrorKind::{self, Denied, Invalid, Unavailable},
@@ -25,12 +25,17 @@ use crate::{
 /// The servers of one store, each with a plain port and a TLS port.
 #[allow(async_fn_in_trait, reason = "a test waits for them where it is")]
 pub trait TlsStore: Sized {
-    /// The scheme without TLS; with it, an `s` follows.
+    /// The scheme without TLS.
     const SCHEME: &'static str;
     /// What stands before the hosts in a URL: a password must be `s3cret`.
     const USER: &'static str;
     /// What stands behind them.
     const PATH: &'static str;
+
+    /// The scheme with TLS.
+    fn secure_scheme() -> String {
+        format!("{}s", Self::SCHEME)
+    }
 
     /// Starts them, with TLS at this port and the next free ones.
     async fn start(port: &TlsPort) -> Self;
@@ -71,7 +76,7 @@ impl<S: TlsStore> World<S> {
     }
 
     fn url(&self, words: &str) -> String {
-        url::<S>("s", &self.store.addrs().1, words)
+        url::<S>(&S::secure_scheme(), &self.store.addrs().1, words)
     }
 
     async fn works(&self, words: &str) {
@@ -95,8 +100,8 @@ impl<S: TlsStore> World<S> {
     }
 }
 
-fn url<S: TlsStore>(secure: &str, hosts: &[String], words: &str) -> String {
-    format!("{}{secure}://{}{}{}?timeout=4000{words}", S::SCHEME, S::USER, hosts.join(","), S::PATH)
+fn url<S: TlsStore>(scheme: &str, hosts: &[String], words: &str) -> String {
+    format!("{scheme}://{}{}{}?timeout=4000{words}", S::USER, hosts.join(","), S::PATH)
 }
 
 fn ca(authority: &Certificates) -> String {
@@ -143,16 +148,16 @@ pub async fn a_plain_server_behind_a_tls_url<S: TlsStore>() {
     let world = World::<S>::plain_clients().await;
     let plain = world.store.addrs().0;
     let words = [plain[0].as_str(), "TLS port"];
-    world.refused_at(&url::<S>("s", &plain, &world.ca()), Unavailable, &words).await;
+    world.refused_at(&url::<S>(&S::secure_scheme(), &plain, &world.ca()), Unavailable, &words).await;
 }
 
 pub async fn a_tls_server_behind_a_plain_url<S: TlsStore>() {
     let world = World::<S>::plain_clients().await;
-    let (secure, scheme) = (world.store.addrs().1, format!("{}s://", S::SCHEME));
+    let (secure, scheme) = (world.store.addrs().1, format!("{}://", S::secure_scheme()));
     let words = [secure[0].as_str(), scheme.as_str()];
-    world.refused_at(&url::<S>("", &secure, ""), Unavailable, &words).await;
+    world.refused_at(&url::<S>(S::SCHEME, &secure, ""), Unavailable, &words).await;
     // Nor are the words of TLS taken for nothing.
-    world.refused_at(&url::<S>("", &secure, &world.ca()), Invalid, &["ca"]).await;
+    world.refused_at(&url::<S>(S::SCHEME, &secure, &world.ca()), Invalid, &["ca"]).await;
 }
 
 pub async fn half_a_key_pair<S: TlsStore>() {
@@ -188,7 +193,9 @@ pub async fn no_client_certificate<S: TlsStore>() {
 pub async fn a_provider_of_no_use<S: TlsStore>() {
     const CHILD: &str = "LEASEHOLD_PROVIDER_OF_NO_USE";
     if env::var_os(CHILD).is_none() {
-        let words = ["--exact", "a_provider_of_no_use", "--nocapture"];
+        // A case runs on the thread of its test, which has the name of that.
+        let here = thread::current();
+        let words = ["--exact", here.name().unwrap(), "--nocapture"];
         let mut child = Command::new(env::current_exe().unwrap());
         let output = child.args(words).env(CHILD, "1").output().unwrap();
         let printed = String::from_utf8_lossy(&output.stdout);
