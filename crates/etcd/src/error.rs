@@ -46,6 +46,11 @@ impl Failure {
         Failure { kind, why: why.into(), broken: false }
     }
 
+    /// The same, of the server at this endpoint, unless only a client of the program's knows it.
+    pub(crate) fn at(self, endpoint: &str) -> Failure {
+        if endpoint.is_empty() { self } else { Failure { why: format!("{endpoint}: {}", self.why), ..self } }
+    }
+
     /// Whether the connection failed, or could not be made.
     #[cfg(feature = "tls")]
     pub(crate) fn is_broken(&self) -> bool {

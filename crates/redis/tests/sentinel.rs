@@ -25,6 +25,7 @@ async fn refused(url: &str) -> Error {
     assert!(began.elapsed() < Duration::from_secs(30), "{error}");
     let text = format!("{error} {error:?}");
     assert!(!text.contains("s3cret") && !text.contains("s3ntinel") && !text.contains("wr0ng"), "{text}");
+    assert!(text.contains("127.0.0.1:"), "it names no server: {text}");
     error
 }
 
@@ -58,6 +59,7 @@ async fn what_is_wrong_is_said_as_what_it_is() {
             assert_eq!(error.kind(), kind, "{error}");
             assert!(error.to_string().contains(words), "{error}");
         }
+        assert_eq!(all.servers()[0].keys("*").await.unwrap(), [""; 0]);
     })
     .await;
 }

@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::*;
 use leasehold_core::seam::Backend;
-use leasehold_core::{ErrorKind, Store};
+use leasehold_core::{ErrorKind, Result, Store};
 use leasehold_redlock::{Config, Redlock};
-use leasehold_testbed::{Redis, RedisEcho, RedisOptions};
+use leasehold_testbed::fleet_cases::FleetStore;
+use leasehold_testbed::{Redis, RedisEcho, RedisOptions, fleet_cases};
 
 const CANARY: &str = "s3ntinel";
 
@@ -124,3 +125,58 @@ async fn credentials_that_are_asked_for_are_rotated_without_a_restart() {
     })
     .await;
 }
+
+/// Three nodes, each with the user.
+struct Accounts(Vec<Redis>);
+
+impl Accounts {
+    async fn user(&self, words: &str) {
+        for node in &self.0 {
+            let words: Vec<&str> = ["ACL", "SETUSER", "app"].into_iter().chain(words.split(' ')).collect();
+            node.command(&words).await.unwrap();
+        }
+    }
+}
+
+impl FleetStore for Accounts {
+    const WRONG: &'static str = "refused our credentials";
+    const RIGHTS: &'static str = "lacks a right";
+
+    async fn start(password: &str) -> Accounts {
+        let all = Accounts(Redis::start_many(3).await.unwrap());
+        let rights = "~* &leasehold:* -@all +@scripting +@read +@write +@pubsub +@connection +time +info +config|get";
+        all.user(&format!("on >{password} {rights}")).await;
+        all
+    }
+
+    fn url(&self, password: &str) -> String {
+        let url = url(self.0.iter().map(|node| node.addr()));
+        format!("{}?timeout=4000", url.replace("://", &format!("://app:{password}@")))
+    }
+
+    fn addrs(&self) -> Vec<String> {
+        self.0.iter().map(|node| node.addr().to_owned()).collect()
+    }
+
+    async fn connect(url: &str) -> Result<Store> {
+        Redlock::connect(url).await.map(Store::new)
+    }
+
+    async fn revoke(&self) {
+        self.user("-@write").await;
+    }
+
+    async fn restore(&self) {
+        self.user("+@write").await;
+    }
+
+    async fn nothing_is_left(&self) {
+        for node in &self.0 {
+            let list = async || node.command(&["CLIENT", "LIST"]).await.unwrap().text().unwrap();
+            until(async || !list().await.contains("user=app")).await;
+        }
+        until_clean(&self.0.iter().collect::<Vec<_>>()).await;
+    }
+}
+
+fleet_cases!(Accounts);

@@ -7,7 +7,7 @@
 //! - [`Proxy`] stands between a client and a server and cuts, holds, delays or loses what passes.
 //! - [`Certificates`] are those of a private CA, and [`TlsPort`] is how a server serves TLS.
 //! - [`seam`] has what the tests of every store need to talk to the seam, and [`seen`] what is seen of a lock under faults.
-//! - [`mod@tls_cases`] are what every store does about TLS.
+//! - [`mod@tls_cases`] are what every store does about TLS, [`mod@fleet_cases`] what it does about users and names.
 //! - [`external_url`] names a server of the developer to use in place of a private one.
 //!
 //! No store's client crate is used here, and no store protocol is spoken beyond readiness, counters and footprints: what
@@ -19,6 +19,7 @@ mod background;
 mod certificates;
 mod error;
 mod find;
+pub mod fleet_cases;
 mod http;
 mod link;
 mod ports;

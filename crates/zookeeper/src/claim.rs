@@ -18,7 +18,7 @@ use crate::claim::table::{Known, Session};
 use crate::claim::wait::is_awaited;
 use crate::client::{Client, Node, exists, found, mkdir, read};
 use crate::entry::{self, Queue, is_shared, modes, queue};
-use crate::error::{Answer, reading, writing};
+use crate::error::Answer;
 use crate::fence::raise::check_floor;
 use crate::names;
 use crate::release::release;
@@ -33,7 +33,7 @@ pub(crate) async fn claim(session: &Session, claim: &Claim) -> Result<Claimed> {
     session.limited(attempted).await.unwrap_or_else(|e| {
         // A claim of which something may be in the store is tracked.
         let may_be_there = session.handler().tracked.contains_key(&claim.id);
-        Err(if may_be_there { writing(e) } else { reading(e) })
+        Err(if may_be_there { session.config.writing(e) } else { session.config.reading(e) })
     })
 }
 
@@ -207,7 +207,7 @@ impl Attempt<'_> {
         }
         let created = self.create(&mut entry).await;
         // Refused, and so not created: nothing of it can be there.
-        let refused = |e: &ZkError| writing(e.clone()).kind() != ErrorKind::Ambiguous;
+        let refused = |e: &ZkError| session.config.writing(e.clone()).kind() != ErrorKind::Ambiguous;
         if entry.created().is_none() && created.as_ref().is_err_and(refused) {
             let mut claims = session.handler();
             if claims.with_entry(claim.id, &entry).is_some() {

@@ -3,20 +3,24 @@
 use leasehold_core::{Error, ErrorKind};
 use zookeeper_client::Error as ZkError;
 
+use crate::config::Config;
+
 /// What ZooKeeper answered, or why it did not.
 pub(crate) type Answer<T> = Result<T, ZkError>;
 
-/// The error of a request that only reads: nothing was changed.
-pub(crate) fn reading(e: ZkError) -> Error {
-    of(e, ErrorKind::Unavailable)
+impl Config {
+    /// The error of a request that only reads: nothing was changed.
+    pub(crate) fn reading(&self, e: ZkError) -> Error {
+        of(&self.servers, e, ErrorKind::Unavailable)
+    }
+
+    /// The error of a request that writes: without an answer it may or may not have been executed.
+    pub(crate) fn writing(&self, e: ZkError) -> Error {
+        of(&self.servers, e, ErrorKind::Ambiguous)
+    }
 }
 
-/// The error of a request that writes: without an answer it may or may not have been executed.
-pub(crate) fn writing(e: ZkError) -> Error {
-    of(e, ErrorKind::Ambiguous)
-}
-
-fn of(e: ZkError, unanswered: ErrorKind) -> Error {
+fn of(servers: &str, e: ZkError, unanswered: ErrorKind) -> Error {
     let (kind, what) = match &e {
         ZkError::NoAuth | ZkError::InvalidAcl | ZkError::AuthFailed => {
             (ErrorKind::Denied, "ZooKeeper refuses: check the credentials, and the ACLs of the store's nodes")
@@ -42,5 +46,5 @@ fn of(e: ZkError, unanswered: ErrorKind) -> Error {
         ZkError::BadArguments(_) => (ErrorKind::Invalid, "ZooKeeper's client does not accept the request"),
         _ => (ErrorKind::Internal, "ZooKeeper gave an answer that Leasehold does not expect"),
     };
-    Error::new(kind, what).with_source(e)
+    Error::new(kind, format!("{servers}: {what}")).with_source(e)
 }

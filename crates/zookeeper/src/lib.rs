@@ -52,7 +52,6 @@ use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Nam
 use crate::claim::table::Claims;
 use crate::client::Sessions;
 pub use crate::config::Config;
-use crate::error::{reading, writing};
 use crate::fence::raise::{MAX_FLOOR, check_floor};
 #[cfg(feature = "tls")]
 pub use leasehold_tls::Tls;
@@ -147,35 +146,39 @@ impl Backend for ZooKeeper {
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
         match self.sessions.live(claim.ttl) {
-            Some(session) => session.limited(release::release(&session, claim.id)).await.map_err(writing),
+            Some(session) => {
+                let released = session.limited(release::release(&session, claim.id)).await;
+                released.map_err(|e| session.config.writing(e))
+            }
             None => Ok(()), // its session has ended, and so has its entry
         }
     }
 
     async fn inspect(&self, name: &Name) -> Result<LockQueue> {
         let session = self.sessions.any().await?;
-        session.limited(inspect::inspect(&session, name)).await.map_err(reading)
+        session.limited(inspect::inspect(&session, name)).await.map_err(|e| session.config.reading(e))
     }
 
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
         let session = self.sessions.any().await?;
-        session.limited(inspect::list(&session, prefix, after, limit)).await.map_err(reading)
+        let listed = session.limited(inspect::list(&session, prefix, after, limit)).await;
+        listed.map_err(|e| session.config.reading(e))
     }
 
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
         let session = self.sessions.any().await?;
-        session.limited(evict::evict(&session, name, token)).await.map_err(writing)
+        session.limited(evict::evict(&session, name, token)).await.map_err(|e| session.config.writing(e))
     }
 
     async fn mark(&self) -> Result<FencingToken> {
         let session = self.sessions.any().await?;
-        session.limited(fence::raise::mark(&session)).await.map_err(reading)
+        session.limited(fence::raise::mark(&session)).await.map_err(|e| session.config.reading(e))
     }
 
     async fn raise(&self, number: FencingToken) -> Result<()> {
         check_floor(Some(number))?;
         let session = self.sessions.any().await?;
-        session.limited(fence::raise::raise(&session, number)).await.map_err(writing)
+        session.limited(fence::raise::raise(&session, number)).await.map_err(|e| session.config.writing(e))
     }
 
     fn observe(&self, name: &Name) -> Subscription {

@@ -12,7 +12,7 @@ use zookeeper_client::{Client, Error as ZkError, OneshotWatcher};
 use crate::claim::table::{Claims, Session};
 use crate::client::{RETRY_INTERVAL, Sessions, found};
 use crate::entry::{by_number, queue};
-use crate::error::{Answer, reading};
+use crate::error::Answer;
 use crate::names;
 
 /// See [`Backend::observe`](leasehold_core::seam::Backend::observe).
@@ -44,7 +44,7 @@ async fn watch(sessions: &Sessions<Claims>, name: &Name) -> Result<impl Future<O
         let client = session.connected().await?;
         Ok(client.watch(watch_head(&session, &client, name).await?))
     };
-    session.limited(watching).await.map_err(reading)
+    session.limited(watching).await.map_err(|e| session.config.reading(e))
 }
 
 /// Watches the head of the queue, which holds: later entries change nothing. An empty queue is watched for its first entry, and a

@@ -11,7 +11,7 @@ use leasehold_core::{Error, ErrorKind, Loss};
 
 use crate::claim::table::{Claims, Due, Session, Tracked, lose};
 use crate::client::Sessions;
-use crate::error::{Answer, reading};
+use crate::error::Answer;
 
 /// See [`Backend::renew`](leasehold_core::seam::Backend::renew). One request for each session.
 pub(crate) async fn renew(sessions: &Sessions<Claims>, leases: &[LeaseRef]) -> Vec<Renewal> {
@@ -31,7 +31,7 @@ pub(crate) async fn renew(sessions: &Sessions<Claims>, leases: &[LeaseRef]) -> V
         match (tracked.entry.created(), failed) {
             (None, _) => Renewal::Unknown(Error::new(ErrorKind::Unavailable, "the entry is being created again")),
             (Some((path, _)), _) if **path != *lease.place.as_str() => Renewal::Lost(Loss::Gone),
-            (Some(_), Some(e)) => Renewal::Unknown(reading(e.clone())),
+            (Some(_), Some(e)) => Renewal::Unknown(session.config.reading(e.clone())),
             (Some(_), None) => Renewal::Renewed(tracked.validity(&session.state().liveness)),
         }
     };

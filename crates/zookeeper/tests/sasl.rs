@@ -7,11 +7,12 @@ mod common;
 
 use std::sync::{Arc, Mutex};
 
-use common::{LONG, connected, fair, granted, limited, release, waiting};
+use common::{LONG, connected, fair, granted, limited, release, until, waiting};
 use futures_util::future::try_join_all;
 use leasehold_core::{Error, ErrorKind, Result, Store};
+use leasehold_testbed::fleet_cases::FleetStore;
 use leasehold_testbed::seam::within;
-use leasehold_testbed::{Certificates, TlsPort, ZooKeeper as Server, ZooKeeperOptions};
+use leasehold_testbed::{Certificates, TlsPort, ZooKeeper as Server, ZooKeeperOptions, fleet_cases};
 use leasehold_zookeeper::{Config, ZooKeeper};
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Error as ZkError, Permission, SaslOptions};
 
@@ -146,7 +147,7 @@ async fn a_hold_outlives_the_rotation_of_its_password() {
         server.start_again().await.unwrap();
         // It is refused again and again, and stays.
         let before = *asked.lock().unwrap();
-        leasehold_testbed::seam::until(|| async { *asked.lock().unwrap() > before + 4 || !guard.is_valid() }).await;
+        until(|| async { *asked.lock().unwrap() > before + 4 || !guard.is_valid() }).await;
         assert!(guard.is_valid(), "{:?}", guard.check());
         *now.lock().unwrap() = "n3w";
         while let Err(e) = guard.confirm().await {
@@ -190,3 +191,62 @@ async fn nodes_have_the_access_rights_that_were_chosen() {
     })
     .await;
 }
+
+/// A server with accounts. Rights are those to the nodes of the locks.
+struct Accounts(Server);
+
+impl Accounts {
+    /// Gives what this user has to that one.
+    async fn give(&self, from: &'static str, password: &'static str, to: &str) {
+        let connector = Client::connector().with_sasl(SaslOptions::digest_md5(from, password));
+        let raw = connector.connect(self.0.addr()).await.unwrap();
+        for node in raw.list_children("/team/locks").await.unwrap() {
+            raw.set_acl(&format!("/team/locks/{node}"), &[all("sasl", to)], None).await.unwrap();
+        }
+        raw.set_acl("/team/locks", &[all("sasl", to)], None).await.unwrap();
+    }
+}
+
+impl FleetStore for Accounts {
+    const WRONG: &'static str = "credentials";
+    const RIGHTS: &'static str = "ACLs";
+    /// Whoever has a session may ask which nodes it has.
+    const CONFIRMED_BY_READING: bool = true;
+
+    async fn start(password: &str) -> Accounts {
+        assert_eq!(password, PASSWORD);
+        Accounts(server().await)
+    }
+
+    fn url(&self, password: &str) -> String {
+        url("me", password, self.0.addr())
+    }
+
+    fn addrs(&self) -> Vec<String> {
+        vec![self.0.addr().to_owned()]
+    }
+
+    /// Who sends something when a server closes the connection gets a reset in place of the answer.
+    async fn connect(url: &str) -> Result<Store> {
+        loop {
+            match ZooKeeper::connect(url).await {
+                Err(e) if e.kind() == ErrorKind::Unavailable => {}
+                made => return made.map(Store::new),
+            }
+        }
+    }
+
+    async fn revoke(&self) {
+        self.give("me", PASSWORD, "you").await;
+    }
+
+    async fn restore(&self) {
+        self.give("you", "other", "me").await;
+    }
+
+    async fn nothing_is_left(&self) {
+        until(|| async { self.0.ephemerals_count().await.unwrap() == 0 }).await;
+    }
+}
+
+fleet_cases!(Accounts);

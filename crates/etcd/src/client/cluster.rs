@@ -239,7 +239,7 @@ impl Cluster {
                 self.forget(at, number);
             }
             self.judge(at, outcome.as_ref().is_err_and(Failure::is_of_this_endpoint), took, timeouts);
-            return outcome;
+            return outcome.map_err(|failure| failure.at(&self.config.endpoints[at]));
         }
     }
 

@@ -19,7 +19,7 @@ use crate::client::keep_alive;
 use crate::client::liveness::Liveness;
 use crate::client::request::read;
 use crate::config::Config;
-use crate::error::{Answer, reading};
+use crate::error::Answer;
 use crate::names;
 
 /// A server that answers nothing for so long is left for another one.
@@ -95,16 +95,17 @@ impl<T: SessionHandler> Session<T> {
         let connector = connector(config, ttl).await?;
         let each: Vec<_> = config.each_server().map(|server| connect_to(config, connector.clone(), server)).collect();
         let is_final = |e: &ZkError| *e == ZkError::AuthFailed;
-        let client = race(each, STEP, is_final).await.map_err(|e| reading(e.unwrap_or(ZkError::NoHosts)))?;
+        let client = race(each, STEP, is_final).await.map_err(|e| config.reading(e.unwrap_or(ZkError::NoHosts)))?;
         let liveness = Liveness::new(asked, client.session_timeout());
         let state = Mutex::new(State { liveness, last_used: Moment::now(), has_task: true });
         let (info, link) = (client.session().clone(), watch::Sender::new(Link::Connected(client)));
         let (notifier, config, handler, base) = (notifier.clone(), config.clone(), Mutex::default(), Base::default());
         let session = Arc::new(Session { notifier, config, info, ttl, handler, state, link, base });
         // A server that cannot list a session's nodes is too old to detect a loss.
-        session.nodes().await.map_err(reading)?;
-        let watch = keep_alive::watch_notifications(&session).await.map_err(reading)?;
-        session.learn_base(&session.client().map_err(reading)?).await.map_err(reading)?;
+        session.nodes().await.map_err(|e| session.config.reading(e))?;
+        let watch = keep_alive::watch_notifications(&session).await.map_err(|e| session.config.reading(e))?;
+        let learnt = async { session.learn_base(&session.client()?).await };
+        learnt.await.map_err(|e| session.config.reading(e))?;
         tokio::spawn(keep_alive::run(session.clone(), Some(watch)));
         Ok(session)
     }

@@ -63,7 +63,7 @@ impl<T: SessionHandler> Sessions<T> {
         if let Some(why) = self.config.diagnose().await {
             return Err(why);
         }
-        Err(Error::new(e.kind(), format!("{}: {e}", self.config.servers)))
+        Err(e)
     }
 
     /// The session for leases of `ttl`, a new one if there is none. Its timeout is that, or longer: beyond the first few TTLs the
@@ -89,7 +89,10 @@ impl<T: SessionHandler> Sessions<T> {
             open.insert(new, session.clone());
             Ok(session)
         };
-        let late = |_| Err(Error::new(ErrorKind::Unavailable, "no ZooKeeper server answers"));
+        let late = |_| {
+            let what = format!("{}: no ZooKeeper server answers", self.config.servers);
+            Err(Error::new(ErrorKind::Unavailable, what))
+        };
         match self.live(ttl) {
             Some(session) => Ok(session),
             None => timeout(CONNECT_TIMEOUT, Box::pin(opening)).await.unwrap_or_else(late),

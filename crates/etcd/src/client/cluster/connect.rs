@@ -23,7 +23,15 @@ impl Cluster {
         #[cfg(feature = "tls")]
         self.config.check_files().await?;
         let (first, all, tries) = (self.active(), self.endpoints.len(), self.endpoints.len().max(self.attempts()));
-        let each = (0..tries).map(|i| Box::pin(self.connect_to((first + i) % all)));
+        let connect_to = async |at: usize| {
+            // What another endpoint may do better is said of all of them.
+            let said = |failure: Failure| match failure.is_of_this_endpoint() {
+                true => failure,
+                false => failure.at(&self.config.endpoints[at]),
+            };
+            self.connect_to(at).await.map_err(said)
+        };
+        let each = (0..tries).map(|i| Box::pin(connect_to((first + i) % all)));
         let step = STEP.min(CONNECT / (2 * u32::try_from(tries).unwrap_or(u32::MAX)));
         let is_final = |failure: &Failure| !failure.is_of_this_endpoint();
         match timeout(CONNECT, race(each, step, is_final)).await.unwrap_or(Err(None)) {
