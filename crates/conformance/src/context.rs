@@ -140,15 +140,15 @@ impl TestContext {
 
     /// Waits until `name` has neither holder nor waiter, at most one lease and the store's lateness.
     pub async fn becomes_empty(&self, name: &str) {
-        let store = self.over(self.backend().await);
-        let limit = self.ttl() + store.guarantees().recovery + Duration::from_secs(1);
-        self.queue(&store, name, limit, "be free of traces", |seen| seen == (0, 0)).await;
+        self.become_empty(&[name]).await;
     }
 
-    /// The same of each of these names.
-    pub async fn become_empty(&self, names: &[&str]) {
+    /// The same of each of these names, which one client looks at: to make one may take a dozen handshakes.
+    pub async fn become_empty(&self, names: &[impl AsRef<str>]) {
+        let store = self.over(self.backend().await);
+        let limit = self.ttl() + store.guarantees().recovery + Duration::from_secs(1);
         for name in names {
-            self.becomes_empty(name).await;
+            self.queue(&store, name.as_ref(), limit, "be free of traces", |seen| seen == (0, 0)).await;
         }
     }
 
