@@ -126,9 +126,9 @@ impl Counted {
         counted
     }
 
-    /// Whether it shows what happens without the condition.
+    /// Whether it shows what happens with the condition, and without.
     pub(crate) fn is_caught(&self) -> bool {
-        self.naive.1 > 0
+        self.locks.0 > 0 && self.naive.1 > 0
     }
 
     /// What is wrong with it.
@@ -137,7 +137,7 @@ impl Counted {
         if self.locks.1 > 0 {
             troubles.push(format!("the counter of {} locks: {self}", LOCKS.len()));
         }
-        if self.locks.0 == 0 || !self.is_caught() {
+        if !self.is_caught() {
             troubles.push(format!("void: the counter shows nothing: {self}"));
         }
         troubles
