@@ -17,8 +17,9 @@ use leasehold_core::seam::{Claim, Claimed, Grant, Mode, Validity};
 use leasehold_core::{Error, ErrorKind, FencingToken, Loss, Raises, Result};
 
 use crate::Bridge;
-use crate::children::{Held, Parent, Stay, Stays};
+use crate::children::{Parent, Stays};
 use crate::pair::{Side, limit};
+use crate::stay::{Held, Stay};
 
 /// How many requests one claim may take until both stores agree. Two are usual, and three where new has greater tokens.
 const ROUNDS: usize = 16;

@@ -25,6 +25,7 @@ mod inspect;
 mod pair;
 mod release;
 mod renew;
+mod stay;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,7 @@
 //! The two stores, what the pair of them gives, and which pairs are refused.
 
 use std::fmt;
+use std::time::Duration;
 
 use leasehold_core::seam::Backend;
 use leasehold_core::{Error, ErrorKind, Fairness, FencingToken, Guarantees, Raises, Result};
@@ -92,7 +93,7 @@ impl Pair {
         let (old, new) = (self.old.guarantees(), self.new.guarantees());
         let (min_ttl, ttl_step) = (old.min_ttl.max(new.min_ttl), old.ttl_step.max(new.ttl_step));
         // The longer lease may end later than the shorter one, which is the hold's, by what one of them was rounded up.
-        let rounded = if old.ttl_step == new.ttl_step { ttl_step * 0 } else { ttl_step };
+        let rounded = if old.ttl_step == new.ttl_step { Duration::ZERO } else { ttl_step };
         // Who waits in one line does not see the other.
         let fairness = old.fairness.min(new.fairness).min(Fairness::Bounded);
         let each = |side: Side, all: &Guarantees| -> Vec<String> {

@@ -9,8 +9,9 @@ use leasehold_core::seam::Claim;
 use leasehold_core::{Error, Result};
 
 use crate::Bridge;
-use crate::children::{Former, Parent};
+use crate::children::Parent;
 use crate::pair::Side;
+use crate::stay::Former;
 
 /// For so long old waits until new has answered: who is granted old next finds new free, and needs one request less. It waits no
 /// longer, so that a new store that is away does not keep old taken.

@@ -53,7 +53,7 @@ impl World {
     /// Counts under the lock. The gate refuses a token that is no greater than those before: never that of a valid guard.
     async fn count(&self, store: &Store, kind: usize) -> bool {
         let lock = store.lock(NAME).ttl(TTL);
-        let lock = if kind % 3 == 0 { lock.fast() } else { lock };
+        let lock = if kind.is_multiple_of(3) { lock.fast() } else { lock };
         let Ok(guard) = lock.acquire_timeout(TTL * 20).await else { return false };
         let before = self.counted.counter.load(Ordering::Relaxed);
         let fresh = self.counted.gate.write(&guard, |()| ()).is_ok();
@@ -78,7 +78,7 @@ impl World {
                 for round in 0..rounds {
                     done += usize::from(world.count(&store, round + n).await);
                 }
-                if n % 3 == 0 {
+                if n.is_multiple_of(3) {
                     let _held = store.lock(NAME).ttl(TTL).acquire_timeout(TTL * 20).await;
                     parts.iter().for_each(Memory::cut_off);
                 }
