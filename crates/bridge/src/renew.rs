@@ -103,8 +103,9 @@ impl Bridge {
             }
         });
         if granted {
-            // Of one store: core claims, and learns what it is in both.
-            self.notifier.claim_again(item.parent.id);
+            // In one store: core claims, and learns what it is in both. To a waiter this says no more than that, and unlike a
+            // notification it is heard.
+            return Renewal::Lost(Loss::Gone);
         }
         answer
     }
