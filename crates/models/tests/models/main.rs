@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests that say what they saw")]
 
+mod bridge;
 mod etcd;
 mod queue;
 mod redis;
@@ -17,6 +18,7 @@ use std::hash::Hash;
 use leasehold_models::{counterexample, visit_all};
 use stateright::Model;
 
+use bridge::{Bridge, Faults, Kind, Stage};
 use etcd::Etcd;
 use queue::Queue;
 use redis::Redis;
@@ -33,6 +35,9 @@ const NOT_PASSED_OVER: &str = "no release leaves the lock free beside a live wai
 const DELETED_ENDS_IN_A_TTL: &str = "a hold that somebody else deleted is valid for no longer than a TTL";
 const EVICTED_KNOWS: &str = "who has heard of its eviction is not valid";
 const NOTHING_FORGOTTEN: &str = "nothing is in the store of which its client knows nothing";
+const KNOWN_IN_ALL: &str = "who says that it is valid is the holder in each of its stores, by that token";
+const NOBODY_STUCK: &str = "nobody waits where nothing will happen any more";
+const NOT_FOR_EVER: &str = "nobody gives its place up again and again";
 
 /// The model keeps its promises everywhere.
 fn holds<M>(name: &str, model: M)
@@ -229,4 +234,86 @@ fn an_etcd_queue_needs_its_rules() {
     breaks("turns, OneTransaction", Turns { clients: 4, ..turns(Some(OneTransaction)) }, KEPT);
     breaks("turns, LineHasNoGaps", Turns { clients: 4, plain: 1, ..turns(Some(LineHasNoGaps)) }, KEPT);
     breaks("turns, NamesTheFirst", turns(Some(NamesTheFirst)), ONE_HOLDER);
+}
+
+const MIXED: &[(Stage, u8)] = &[(Stage::Bridge, 1), (Stage::One, 1), (Stage::Three, 1)];
+const TWO_BRIDGES: &[(Stage, u8)] = &[(Stage::Bridge, 1), (Stage::Bridge, 1), (Stage::Three, 1)];
+const AND_BACK: &[(Stage, u8)] = &[(Stage::Bridge, 2), (Stage::One, 2), (Stage::Three, 1)];
+
+const NONE: Faults = Faults { ends: 0, crashes: 0, lost: 0, late: 0, cancels: 0, evictions: 0, jumps: 0 };
+const ENDS: Faults = Faults { ends: 1, ..NONE };
+const JUMPS: Faults = Faults { jumps: 1, ..NONE };
+const ENDS_LATE: Faults = Faults { late: 1, ..ENDS };
+const ENDS_JUMPS: Faults = Faults { jumps: 1, ..ENDS };
+const LATE: Faults = Faults { cancels: 1, ..ENDS_LATE };
+const DEATHS: Faults = Faults { crashes: 1, evictions: 1, ..JUMPS };
+const LOST: Faults = Faults { lost: 1, ..DEATHS };
+
+const HOLDS: [Kind; 2] = [Kind::Holds; 2];
+const TO_PLACES: [Kind; 2] = [Kind::Holds, Kind::Places];
+const TO_HOLDS: [Kind; 2] = [Kind::Places, Kind::Holds];
+
+/// Old is further than new.
+fn bridge(without: Option<bridge::Rule>) -> Bridge {
+    Bridge { clients: MIXED, kinds: HOLDS, marks: [3, 0], back: false, faults: NONE, without }
+}
+
+fn moves(each: &[([Kind; 2], &'static [(Stage, u8)], Faults)]) {
+    for &(kinds, clients, faults) in each {
+        let model = Bridge { kinds, clients, faults, back: clients == AND_BACK, ..bridge(None) };
+        holds(&format!("bridge, {kinds:?} {clients:?} {faults:?}"), model);
+    }
+}
+
+#[test]
+fn a_fleet_moves() {
+    moves(&[
+        (HOLDS, MIXED, LATE),
+        (HOLDS, MIXED, LOST),
+        (HOLDS, TWO_BRIDGES, ENDS_LATE),
+        (HOLDS, AND_BACK, ENDS_JUMPS),
+        (TO_PLACES, MIXED, ENDS_LATE),
+        (TO_PLACES, MIXED, DEATHS),
+        (TO_PLACES, TWO_BRIDGES, ENDS_JUMPS),
+        (TO_PLACES, AND_BACK, ENDS),
+        (TO_HOLDS, MIXED, ENDS_LATE),
+        (TO_HOLDS, MIXED, DEATHS),
+        (TO_HOLDS, TWO_BRIDGES, ENDS_JUMPS),
+        (TO_HOLDS, AND_BACK, ENDS),
+    ]);
+    if std::env::var_os("LEASEHOLD_CAMPAIGN").is_some_and(|on| on == "1") {
+        moves(&[
+            (HOLDS, AND_BACK, ENDS_LATE),
+            (TO_PLACES, MIXED, LATE),
+            (TO_PLACES, MIXED, LOST),
+            (TO_PLACES, TWO_BRIDGES, ENDS_LATE),
+            (TO_HOLDS, MIXED, LATE),
+            (TO_HOLDS, MIXED, LOST),
+            (TO_HOLDS, AND_BACK, ENDS_LATE),
+        ]);
+    }
+}
+
+#[test]
+fn a_fleet_needs_the_rules_of_the_bridge() {
+    use bridge::Rule::*;
+    let of = |rule| bridge(Some(rule));
+    for (model, promise) in [
+        (Bridge { clients: TWO_BRIDGES, ..of(OneOrder) }, NOBODY_STUCK),
+        (Bridge { clients: TWO_BRIDGES, faults: ENDS, ..of(WithdrawsFromNew) }, NOBODY_STUCK),
+        (Bridge { faults: ENDS, ..of(EarlierEnd) }, ONE_HOLDER),
+        (Bridge { marks: [0, 3], ..of(FloorInOld) }, TOKENS_RISE),
+        (Bridge { faults: JUMPS, ..of(FloorInNew) }, TOKENS_RISE),
+        (Bridge { faults: LATE, ..of(NeverLower) }, TOKENS_RISE),
+        (of(Seal), TOKENS_RISE),
+        (Bridge { clients: AND_BACK, back: true, marks: [0, 3], ..of(Seal) }, TOKENS_RISE),
+        (Bridge { kinds: TO_PLACES, ..of(Base) }, TOKENS_RISE),
+        (Bridge { kinds: TO_HOLDS, marks: [0, 3], ..of(Base) }, TOKENS_RISE),
+        (Bridge { kinds: TO_PLACES, faults: JUMPS, ..of(StandsAnew) }, TOKENS_RISE),
+        (Bridge { kinds: TO_HOLDS, clients: TWO_BRIDGES, ..of(RaisesByMore) }, NOT_FOR_EVER),
+        (of(NeverOneAndThree), ONE_HOLDER),
+        (Bridge { clients: TWO_BRIDGES, faults: LATE, ..of(IdPerStay) }, ONE_HOLDER),
+    ] {
+        breaks(&format!("bridge, {:?}", model.without), model, promise);
+    }
 }
