@@ -64,6 +64,7 @@ pub(crate) enum Command {
     Compare(crate::compare::Compare),
     #[cfg(feature = "postgres")]
     PostgresSchema(crate::schema::PostgresSchema),
+    BridgeSeal(crate::bridge_seal::BridgeSeal),
     Completions(Completions),
     Man(Man),
 }

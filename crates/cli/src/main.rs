@@ -7,6 +7,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command speaks on its standard streams")]
 
 mod args;
+mod bridge_seal;
 mod compare;
 mod durations;
 mod elect;
@@ -79,6 +80,7 @@ fn command() -> io::Result<Exit> {
         Command::Compare(args) => in_runtime(many(), || compare::main(args))?,
         #[cfg(feature = "postgres")]
         Command::PostgresSchema(args) => schema::main(&args),
+        Command::BridgeSeal(args) => in_runtime(one(), || bridge_seal::main(args))?,
         Command::Completions(args) => manual::completions(args.shell),
         Command::Man(args) => manual::pages(args.of.as_deref()),
     }

@@ -13,6 +13,7 @@ mod support;
 
 // Tests begin in the order of their names: these take longest.
 mod a_guest;
+mod bridge_seal;
 mod compare;
 mod costs;
 mod descendants;
