@@ -7,18 +7,16 @@ use leasehold_core::{Error, ErrorKind, FencingToken, Result};
 use leasehold_redis_client::{Ahead, Call, Connection, Fields, attempt, junk, record};
 use redis::Value;
 
+use crate::Redis;
 use crate::client::nodes::Nodes;
 use crate::client::replicas::Replicas;
+use crate::entry::{self, check_floor};
 use crate::scripts::{CLAIM, CLAIM_ALL, FENCE, RAISE};
-use crate::{Redis, entry};
 
 /// How often the first waiter polls a lock of another tool, whose release notifies no waiter.
 const FOREIGN_POLL: Duration = Duration::from_millis(250);
 /// The distance between the polls of two waiters after a holder died, by their rank.
 const SPREAD: Duration = Duration::from_millis(2);
-
-/// The greatest number that tokens can be raised to: scripts count in doubles, and this is far from where those are not exact.
-pub(crate) const MAX_FLOOR: FencingToken = FencingToken::new(8_000_000_000_000_000);
 
 impl Redis {
     pub(crate) async fn claim(&self, claim: &Claim) -> Result<Claimed> {
@@ -148,11 +146,6 @@ impl Redis {
         let (token, turns) = (fields.token()?, fields.value()?);
         Ok(Grant::new(self.place(claim), token, Validity::since(sent, entry::ttl(claim))).turns(turns))
     }
-}
-
-fn check_floor(floor: FencingToken) -> Result<()> {
-    let what = || format!("tokens cannot be raised to {floor}, only to {MAX_FLOOR}");
-    if floor > MAX_FLOOR { Err(Error::new(ErrorKind::Invalid, what())) } else { Ok(()) }
 }
 
 /// What the script says of a claim. The fast path says the token alone.

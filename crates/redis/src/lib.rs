@@ -28,6 +28,7 @@ use crate::client::clock::ServerClock;
 use crate::client::nodes::Nodes;
 use crate::client::replicas::Replicas;
 pub use crate::config::Config;
+use crate::entry::{MAX_FLOOR, MIN_TTL};
 pub use crate::fence::{StillHolds, write_fenced};
 use crate::release::repeat::Releases;
 #[cfg(feature = "tls")]
@@ -37,8 +38,6 @@ pub use leasehold_tls::Tls;
 const BESIDE: [&str; 4] = ["l", "o", "s", "r"];
 /// How many names one script takes, or renews: the server does nothing else meanwhile.
 const AT_ONCE: usize = 100;
-/// The shortest lease; a shorter one is granted as this.
-const MIN_TTL: Duration = Duration::from_millis(100);
 
 /// A store on one Redis server (6 or newer), or on whatever is the primary behind its address; or on a Redis Cluster.
 ///
@@ -228,7 +227,7 @@ impl Backend for Redis {
             .recovery(Duration::from_millis(200))
             .atomic_multi(if is_one { AT_ONCE } else { 1 })
             .min_hold_outlives_process(true)
-            .raises(if is_one { Raises::Holds(claim::MAX_FLOOR) } else { Raises::No })
+            .raises(if is_one { Raises::Holds(MAX_FLOOR) } else { Raises::No })
             .notes(if is_one { NOTES } else { CLUSTER_NOTES })
             .warnings(self.warnings.clone())
     }

@@ -8,14 +8,14 @@ use std::{
 /// How many lines of code each store, and what lies below it, may take, tests not counted. About 600 is the aim: a change that
 /// raises one says why.
 const STORES: [(&str, usize); 8] = [
-    ("memory", 509),
+    ("memory", 512),
     ("sqlite", 2636),
-    ("redis", 1579),
-    ("redis-client", 2294),
+    ("redis", 1580),
+    ("redis-client", 2296),
     ("redlock", 1170),
-    ("etcd", 3027),
-    ("zookeeper", 2501),
-    ("postgres", 2300),
+    ("etcd", 3037),
+    ("zookeeper", 2510),
+    ("postgres", 2428),
 ];
 /// The files of a store, and folders of the same names. Who has read one store knows where to look in all others. What
 /// knows no lock is in `client`.
