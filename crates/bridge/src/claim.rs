@@ -62,7 +62,7 @@ impl<'a> Attempt<'a> {
 
     pub(crate) async fn run(&self) -> Result<Claimed> {
         self.prepare().await?;
-        let mut next = Next::Ask(Side::Old, self.claim.floor);
+        let mut next = Next::Ask(Side::Old, None);
         let (mut in_new, mut answered) = (false, false);
         for left in (0..ROUNDS).rev() {
             match next {
@@ -70,7 +70,7 @@ impl<'a> Attempt<'a> {
                 Next::Raise(side, token) => {
                     self.raise(side, token).await?;
                     in_new = false;
-                    next = Next::Ask(side, self.claim.floor);
+                    next = Next::Ask(side, None);
                     continue;
                 }
                 Next::Ask(side, floor) => match self.ask(side, floor).await {
@@ -81,7 +81,7 @@ impl<'a> Attempt<'a> {
                     Ok(Answer::Claimed(refused)) => return self.refused(side, refused).await,
                     Ok(Answer::Outdated) => {
                         in_new = false;
-                        next = Next::Ask(Side::Old, self.claim.floor);
+                        next = Next::Ask(Side::Old, None);
                         continue;
                     }
                     Err(e) => return Err(self.retreat(side, e, answered).await),
@@ -140,9 +140,7 @@ impl<'a> Attempt<'a> {
             let Some(stay) = stays.current(side, id) else { return false };
             match &answer {
                 Ok(Claimed::Granted(grant)) => {
-                    let raised = self.claim.floor.is_some_and(|floor| floor <= grant.token);
-                    let other = stay.grant.is_some_and(|held| held.token != grant.token);
-                    lost = told.is_some() && other && !raised;
+                    lost = told.is_some() && stay.grant.is_some_and(|held| held.token != grant.token);
                     stay.granted(grant, sent);
                 }
                 Ok(Claimed::Waiting(waiting)) => stay.waits(&waiting.place),
@@ -218,9 +216,9 @@ impl<'a> Attempt<'a> {
                 Some((stay.grant?, stay.until, stay.ttl, stay.place.clone()?))
             };
             let Some((old, old_until, old_ttl, _)) = held(stays, Side::Old) else {
-                return Next::Ask(Side::Old, self.claim.floor);
+                return Next::Ask(Side::Old, None);
             };
-            let floor = self.claim.floor.max(Some(old.token));
+            let floor = Some(old.token);
             let Some((new, new_until, new_ttl, place)) = held(stays, Side::New).filter(|_| in_new) else {
                 return Next::Ask(Side::New, floor);
             };
@@ -229,7 +227,7 @@ impl<'a> Attempt<'a> {
                 Err(next) => return next,
             };
             if old_until <= now {
-                return Next::Ask(Side::Old, self.claim.floor);
+                return Next::Ask(Side::Old, None);
             }
             if new_until <= now {
                 return Next::Ask(Side::New, floor);

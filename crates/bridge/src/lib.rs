@@ -151,15 +151,6 @@ impl Backend for Bridge {
         self.evict_both(name, token).await
     }
 
-    async fn mark(&self) -> Result<FencingToken> {
-        let (old, new) = self.both(self.pair.on(Side::Old).mark(), self.pair.on(Side::New).mark()).await?;
-        Ok(old.max(new))
-    }
-
-    async fn raise(&self, number: FencingToken) -> Result<()> {
-        self.both(self.pair.on(Side::Old).raise(number), self.pair.on(Side::New).raise(number)).await.map(drop)
-    }
-
     fn guarantees(&self) -> Guarantees {
         self.pair.guarantees()
     }

@@ -107,7 +107,6 @@ impl Pair {
             .ttl(min_ttl, ttl_step)
             .recovery(old.recovery.max(new.recovery) + rounded)
             .min_hold_outlives_process(old.min_hold_outlives_process && new.min_hold_outlives_process)
-            .raises(weaker(self.raises))
             .notes("holds in two stores, during a move from one to the other; ends with the one that ends first")
             .warnings(warnings)
     }
@@ -118,13 +117,5 @@ pub(crate) fn limit(raises: Raises) -> FencingToken {
     match raises {
         Raises::Places(limit) | Raises::Holds(limit) => limit,
         _ => FencingToken::new(0),
-    }
-}
-
-fn weaker(both: [Raises; 2]) -> Raises {
-    let most = both.map(limit).into_iter().min().unwrap_or(FencingToken::new(0));
-    match both {
-        [Raises::Holds(_), Raises::Holds(_)] => Raises::Holds(most),
-        _ => Raises::Places(most),
     }
 }

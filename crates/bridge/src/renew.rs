@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use futures_util::future::join;
-use leasehold_core::seam::{ClaimId, LeaseRef, Moment, Renewal, Validity};
+use futures_util::future::{join, join_all};
+use leasehold_core::seam::{Backend, ClaimId, Claimed, LeaseRef, Moment, Renewal, Validity};
 use leasehold_core::{Error, ErrorKind, Loss};
 
 use crate::Bridge;
@@ -50,10 +50,32 @@ impl Bridge {
             let answers = answers.next().unwrap_or_default();
             match item {
                 Some(item) => self.take_in(lease, item, answers, sent),
-                None => Renewal::Lost(Loss::Gone),
+                None => Some(Renewal::Lost(Loss::Gone)),
             }
         };
-        leases.iter().zip(&items).map(answer).collect()
+        let answers: Vec<Option<Renewal>> = leases.iter().zip(&items).map(answer).collect();
+        join_all(leases.iter().zip(answers).map(|(lease, answer)| self.known(lease, answer))).await
+    }
+
+    /// A waiter that was granted in one store is claimed: only so it is known what it is in both.
+    async fn known(&self, lease: &LeaseRef, answer: Option<Renewal>) -> Renewal {
+        if let Some(answer) = answer {
+            return answer;
+        }
+        let sent = self.clock.now();
+        match self.claim(&lease.claim).await {
+            Ok(Claimed::Granted(grant)) => Renewal::Granted(grant),
+            Ok(Claimed::Waiting(_)) => {
+                let ends = self
+                    .children
+                    .get(lease.claim.id)
+                    .and_then(|parent| parent.with(|stays| stays.until().zip(stays.ttl())));
+                let (until, ttl) = ends.unwrap_or((sent, lease.claim.ttl));
+                Renewal::Renewed(Validity::ending(until, ttl))
+            }
+            Ok(Claimed::Busy(_)) => Renewal::Lost(Loss::Gone),
+            Err(e) => Renewal::Unknown(e),
+        }
     }
 
     /// The answers of one store, for each item that has something there.
@@ -71,13 +93,14 @@ impl Bridge {
         asked().map(|lease| lease.map(|_| answers.next().unwrap_or_else(unknown))).collect()
     }
 
+    /// `None`: it waited, and was granted in one of them.
     fn take_in(
         &self,
         lease: &LeaseRef,
         item: &Item,
         (old, new): (Option<Renewal>, Option<Renewal>),
         sent: Moment,
-    ) -> Renewal {
+    ) -> Option<Renewal> {
         let mut granted = false;
         let answer = item.parent.with(|stays| {
             let mut unknown = None;
@@ -102,12 +125,7 @@ impl Bridge {
                 _ => Renewal::Renewed(Validity::ending(until.unwrap_or(sent), stays.ttl().unwrap_or(lease.claim.ttl))),
             }
         });
-        if granted {
-            // In one store: core claims, and learns what it is in both. To a waiter this says no more than that, and unlike a
-            // notification it is heard.
-            return Renewal::Lost(Loss::Gone);
-        }
-        answer
+        (!granted || lease.token.is_some()).then_some(answer)
     }
 }
 

@@ -75,7 +75,7 @@ impl Stay {
         upper: &Notifier,
     ) -> Stay {
         let mut claim = claim.clone();
-        claim.id = ClaimId::fresh();
+        (claim.id, claim.floor) = (ClaimId::fresh(), None);
         let (id, parent, upper) = (claim.id, Arc::downgrade(parent), upper.clone());
         let heard = move |notification| heard(&parent, (side, id), &notification, &upper);
         let listens = store.notifier().map(|notifier| notifier.subscribe(id, heard));

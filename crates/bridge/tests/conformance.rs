@@ -54,6 +54,7 @@ impl Harness for World {
         let able = [Private, Link, Fence, DeleteHolder, Footprint, Contents, Heap, PushedWake];
         Capabilities::new(&able, "stores in memory have no server, no other tools and nothing that survives them")
             .lacks(&[Need::AtomicMulti], "no step is one for two stores")
+            .lacks(&[Need::Raise, Need::Floor], "its parts are raised, each by itself")
     }
 
     async fn private(&self) -> Arc<dyn Harness> {

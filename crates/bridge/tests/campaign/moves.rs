@@ -122,7 +122,7 @@ impl Moving<'_> {
             self.trouble(deployed);
             let mixed = if stage == Stage::Bridge { before } else { Stage::Bridge };
             let operator = if mixed == Stage::Bridge { Stage::Bridge } else { mixed.max(Stage::Bridge) };
-            self.rage(operator, (self.kills / 12).max(u64::from(self.steps.get() % 3 == 0))).await;
+            self.rage(operator, (self.kills / 12).max(u64::from(self.steps.get().is_multiple_of(3)))).await;
         }
     }
 
