@@ -10,7 +10,7 @@ fn a_store_that_this_build_lacks() {
         ("redis", cfg!(feature = "redis"), "redis://127.0.0.1:1"),
         ("redlock", cfg!(feature = "redlock"), "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"),
         ("etcd", cfg!(feature = "etcd"), "etcd://127.0.0.1:1"),
-        ("postgres", cfg!(feature = "postgres"), "postgres://me@127.0.0.1:1/db"),
+        ("postgres", cfg!(feature = "postgres"), "postgres://me:secret@127.0.0.1:1/db"),
         ("zookeeper", cfg!(feature = "zookeeper"), "zookeeper://127.0.0.1:1"),
         ("sqlite", cfg!(feature = "sqlite"), "sqlite:///no/such/folder/locks.db"),
     ];

@@ -290,7 +290,7 @@ async fn nothing_of_a_guest_is_executed_with_the_rights_of_the_owner() {
                     CREATE DOMAIN pg_temp.text AS pg_catalog.text CHECK (pg_temp.evil(VALUE));
                     CREATE DOMAIN pg_temp.bigtext AS pg_catalog.text CHECK (pg_temp.evil(VALUE));
                     CREATE TEMPORARY TABLE place (name pg_temp.bigtext, seq int8, claim uuid, mode int2, n int8, of int8, turns int4, token int8,
-                        client pg_temp.bigtext, label bytea, since timestamptz, ttl int8, until timestamptz, sent int8, said int8, parted bool);
+                        client pg_temp.bigtext, label bytea, since timestamptz, ttl int8, until timestamptz, sent int8, said int8, parted bool, floor int8);
                     CREATE TEMPORARY TABLE lines (name pg_temp.bigtext, seq int8, head int8, size int4, token int8, used timestamptz);
                     CREATE TEMPORARY TABLE observer (name text, client text, until timestamptz);
                     SET search_path = pg_temp, pg_catalog";
@@ -301,6 +301,7 @@ async fn nothing_of_a_guest_is_executed_with_the_rights_of_the_owner() {
             "stir_1('a', '{}', '{}')",
             "remove_1('a', 1)",
             "enter_1(1000)",
+            "next_1(1, NULL, now())",
         ] {
             // Whether it may read the tables does not matter: it is compiled.
             let _ = guest.batch_execute(&format!("SELECT leasehold.{helper}")).await;
@@ -309,7 +310,7 @@ async fn nothing_of_a_guest_is_executed_with_the_rights_of_the_owner() {
         until(async || server.number("SELECT count(*) FROM leasehold.observer").await.unwrap() == 1).await;
         let claim = |queue: bool| {
             format!(
-                "SELECT what FROM leasehold.claim_1('a', gen_random_uuid(), 0::int2, 1, 1, 1, {queue}, 10000, '', 1, '', 1000)"
+                "SELECT what FROM leasehold.claim_1('a', gen_random_uuid(), 0::int2, 1, 1, 1, {queue}, 10000, '', 1, '', 1000, NULL)"
             )
         };
         for verb in [claim(true), "SELECT leasehold.evict_1('a', (SELECT token FROM leasehold.inspect_1('a') LIMIT 1), 1000)".into()] {

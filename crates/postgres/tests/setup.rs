@@ -134,7 +134,7 @@ async fn versions_of_a_verb_take_the_same_locks() {
         // A later version of the functions, of which this one has no idea.
         let later = migration("leasehold").unwrap().replace("claim_1(", "claim_2(").replace("settle_1(", "settle_2(");
         server.query(&format!("{later} GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA leasehold TO {}", Server::USER)).await.unwrap();
-        let later = "SELECT what FROM leasehold.claim_2('a', gen_random_uuid(), 0::smallint, 1, 1, 1, false, 10000, '', 1, '', 1000)";
+        let later = "SELECT what FROM leasehold.claim_2('a', gen_random_uuid(), 0::smallint, 1, 1, 1, false, 10000, '', 1, '', 1000, NULL)";
         let mine = claim("a", WaitPolicy::Try);
         let grant = granted(&store, &mine).await;
         assert_eq!(server.text(later).await.unwrap(), "busy");

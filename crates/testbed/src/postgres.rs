@@ -67,7 +67,7 @@ impl Postgres {
     /// Starts a server and waits until it answers.
     pub async fn start_with(options: &PostgresOptions) -> Result<Self> {
         server::started(|| async {
-            let postgres = Self::launch(options, None)?;
+            let postgres = Self::launched(options, None).await?;
             postgres.until_ready().await.map(|()| postgres)
         })
         .await
@@ -80,7 +80,7 @@ impl Postgres {
         server::started(|| async {
             let mut options = self.options.clone();
             options.tls = options.tls.map(|tls| tls.at_another_port()).transpose()?;
-            let postgres = Self::launch(&options, Some(origin.clone()))?;
+            let postgres = Self::launched(&options, Some(origin.clone())).await?;
             postgres.until_ready().await.map(|()| postgres)
         })
         .await
@@ -148,6 +148,13 @@ impl Postgres {
     pub async fn clients(&self) -> Result<u64> {
         let others = "backend_type = 'client backend' AND pid <> pg_backend_pid()";
         self.number(&format!("SELECT count(*) FROM pg_stat_activity WHERE {others}")).await
+    }
+
+    /// Making the data takes seconds of a busy processor. Leases are renewed meanwhile, by whoever else is in this runtime.
+    async fn launched(options: &PostgresOptions, origin: Option<Origin>) -> Result<Self> {
+        let options = options.clone();
+        let launched = tokio::task::spawn_blocking(move || Self::launch(&options, origin)).await;
+        launched.map_err(|e| Error::answer("starting a server", e.to_string()))?
     }
 
     fn launch(options: &PostgresOptions, origin: Option<Origin>) -> Result<Self> {
