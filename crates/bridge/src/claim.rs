@@ -127,9 +127,9 @@ impl<'a> Attempt<'a> {
             self.parent.stand((side, store), self.claim, floor, (self.epoch, notifier)).ok_or_else(withdrawn)?;
         let (id, sent) = (asked.claim.id, clock.now());
         let answer = {
-            let _unanswered = (side == Side::New).then(|| self.bridge.asks_new());
+            let unanswered = (side == Side::New).then(|| self.bridge.asks_new());
             let answer = store.claim(&asked.claim).await;
-            if let Some(unanswered) = _unanswered {
+            if let Some(unanswered) = unanswered {
                 unanswered.answered(answer.as_ref().err());
             }
             answer

@@ -43,8 +43,7 @@ mod tests {
         fuzz_text(include_str!("../corpus/entries"), |text| {
             let Ok(entry) = read(Fields::of(text)) else { return };
             let since = entry.since.unwrap().duration_since(UNIX_EPOCH).unwrap().as_millis();
-            let (token, label) =
-                (entry.token.map_or(0, leasehold_core::FencingToken::get), entry.label.clone().unwrap_or_default());
+            let (token, label) = (entry.token.map_or(0, FencingToken::get), entry.label.clone().unwrap_or_default());
             let (kind, n, of) = entry.mode.unwrap().parts();
             let written = format!("{token} {since} {kind} {n} {of} {label}");
             assert_eq!(read(Fields::of(&written)).unwrap(), entry);

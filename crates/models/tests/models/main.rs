@@ -236,9 +236,12 @@ fn an_etcd_queue_needs_its_rules() {
     breaks("turns, NamesTheFirst", turns(Some(NamesTheFirst)), ONE_HOLDER);
 }
 
-const MIXED: &[(Stage, u8)] = &[(Stage::Bridge, 1), (Stage::One, 1), (Stage::Three, 1)];
-const TWO_BRIDGES: &[(Stage, u8)] = &[(Stage::Bridge, 1), (Stage::Bridge, 1), (Stage::Three, 1)];
-const AND_BACK: &[(Stage, u8)] = &[(Stage::Bridge, 2), (Stage::One, 2), (Stage::Three, 1)];
+/// Clients of each stage, and how often each acquires.
+type Clients = &'static [(Stage, u8)];
+
+const MIXED: Clients = &[(Stage::Bridge, 1), (Stage::One, 1), (Stage::Three, 1)];
+const TWO_BRIDGES: Clients = &[(Stage::Bridge, 1), (Stage::Bridge, 1), (Stage::Three, 1)];
+const AND_BACK: Clients = &[(Stage::Bridge, 2), (Stage::One, 2), (Stage::Three, 1)];
 
 const NONE: Faults = Faults { ends: 0, crashes: 0, lost: 0, late: 0, cancels: 0, evictions: 0, jumps: 0 };
 const ENDS: Faults = Faults { ends: 1, ..NONE };
@@ -258,7 +261,7 @@ fn bridge(without: Option<bridge::Rule>) -> Bridge {
     Bridge { clients: MIXED, kinds: HOLDS, marks: [3, 0], back: false, faults: NONE, without }
 }
 
-fn moves(each: &[([Kind; 2], &'static [(Stage, u8)], Faults)]) {
+fn moves(each: &[([Kind; 2], Clients, Faults)]) {
     for &(kinds, clients, faults) in each {
         let model = Bridge { kinds, clients, faults, back: clients == AND_BACK, ..bridge(None) };
         holds(&format!("bridge, {kinds:?} {clients:?} {faults:?}"), model);
