@@ -32,17 +32,19 @@ struct Table {
 const SWEEP_AT: usize = 64;
 
 impl Children {
-    /// The parent of this id, which is there from now on.
-    pub(crate) fn of(&self, claim: &Claim, now: Moment) -> Arc<Parent> {
+    /// The parent of this id, which is there from now on, and how often it was released. Whoever asks for it later is told.
+    pub(crate) fn of(&self, claim: &Claim, now: Moment) -> (Arc<Parent>, u64) {
         let mut table = locked(&self.0);
         if table.parents.len() >= table.sweep_at.max(SWEEP_AT) {
             table.parents.retain(|_, parent| locked(&parent.stays).remembered_until > now);
             table.sweep_at = table.parents.len() * 2;
         }
         let parent = table.parents.entry(claim.id).or_insert_with(|| Arc::new(Parent::new(claim.id))).clone();
-        drop(table);
-        parent.with(|stays| stays.touched(now, claim.ttl));
-        parent
+        let epoch = parent.with(|stays| {
+            stays.touched(now, claim.ttl);
+            stays.epoch
+        });
+        (parent, epoch)
     }
 
     pub(crate) fn get(&self, id: ClaimId) -> Option<Arc<Parent>> {
@@ -168,7 +170,7 @@ impl Stays {
     pub(crate) fn leave(&mut self, side: Side, now: Moment) -> Option<Subscription> {
         let stay = self.on(side).take()?;
         if stay.traces {
-            let give_up_at = now + stay.claim.ttl;
+            let give_up_at = now + stay.claim.ttl.max(stay.ttl);
             self.former.push(Former { side, claim: stay.claim, place: stay.place, give_up_at });
         }
         stay.listens

@@ -55,8 +55,8 @@ enum Answer {
 }
 
 impl<'a> Attempt<'a> {
-    pub(crate) fn new(bridge: &'a Bridge, parent: &'a Arc<Parent>, claim: &'a Claim) -> Attempt<'a> {
-        let (epoch, is_new) = parent.with(|stays| (stays.epoch, stays.is_gone()));
+    pub(crate) fn new(bridge: &'a Bridge, parent: &'a Arc<Parent>, epoch: u64, claim: &'a Claim) -> Attempt<'a> {
+        let is_new = parent.with(|stays| stays.is_gone());
         Attempt { bridge, parent, claim, epoch, is_new }
     }
 
@@ -65,6 +65,9 @@ impl<'a> Attempt<'a> {
         let mut next = Next::Ask(Side::Old, None);
         let (mut in_new, mut answered) = (false, false);
         for left in (0..ROUNDS).rev() {
+            if self.leave_lost() {
+                (in_new, next) = (false, Next::Ask(Side::Old, None));
+            }
             match next {
                 Next::Done(grant) => return Ok(Claimed::Granted(grant)),
                 Next::Raise(side, token) => {
@@ -90,20 +93,12 @@ impl<'a> Attempt<'a> {
             next = self.next(in_new, left < ROUNDS / 2);
         }
         let slow = Error::new(ErrorKind::Unavailable, "the two stores did not agree on a token in time");
-        Err(self.retreat(Side::New, slow, answered).await)
+        Err(self.give_up(Side::New, slow).await)
     }
 
     /// What was left before is withdrawn, and new can be asked, before old is claimed.
     async fn prepare(&self) -> Result<()> {
-        let lost = self.parent.with(|stays| {
-            let lost = |stays: &mut Stays, side| stays.on(side).as_ref().is_some_and(|stay| stay.lost.is_some());
-            (lost(stays, Side::Old), lost(stays, Side::New))
-        });
-        match lost {
-            (true, _) => self.leave(&[Side::New, Side::Old]),
-            (false, true) => self.leave(&[Side::New]),
-            _ => {}
-        }
+        self.leave_lost();
         let holds = self.holds();
         for side in [Side::New, Side::Old] {
             if let (Err(e), false) = (self.bridge.withdraw(self.parent, side).await, holds) {
@@ -117,6 +112,16 @@ impl<'a> Attempt<'a> {
             }
         }
         Ok(())
+    }
+
+    /// What a store has said is gone is left; who does not stand in old has nothing in new.
+    fn leave_lost(&self) -> bool {
+        let is_lost = |side| self.parent.with(|stays| stays.on(side).as_ref().is_some_and(|stay| stay.lost.is_some()));
+        let (old, new) = (is_lost(Side::Old), is_lost(Side::New));
+        if old || new {
+            self.leave(if old { &[Side::New, Side::Old] } else { &[Side::New] });
+        }
+        old || new
     }
 
     /// One request. What it takes is written down before it is sent.
@@ -139,11 +144,18 @@ impl<'a> Attempt<'a> {
             let told = stays.told;
             let Some(stay) = stays.current(side, id) else { return false };
             match &answer {
+                Ok(Claimed::Granted(grant)) if stay.outgrew(grant) => stay.unanswered = false,
                 Ok(Claimed::Granted(grant)) => {
                     lost = told.is_some() && stay.grant.is_some_and(|held| held.token != grant.token);
-                    stay.granted(grant, sent);
+                    stay.granted_to(&asked, grant, sent);
                 }
-                Ok(Claimed::Waiting(waiting)) => stay.waits(&waiting.place),
+                Ok(Claimed::Waiting(waiting)) => {
+                    if !stay.waits(&asked, &waiting.place) {
+                        return false;
+                    }
+                    // It was evicted there, and this request stood anew.
+                    lost = told.is_some();
+                }
                 Ok(Claimed::Busy(_)) => stay.refused(),
                 Err(e) if !may_have_been_executed(e.kind()) => stay.not_executed(&asked),
                 Err(_) => {}
@@ -155,7 +167,8 @@ impl<'a> Attempt<'a> {
         }
         if !current {
             // It was left while this was on its way, and what arrived after its withdrawal is withdrawn once more.
-            if answer.is_ok() {
+            let left = self.parent.with(|stays| stays.current(side, id).is_none());
+            if left && answer.is_ok() {
                 let _ = store.release(&asked.claim, None).await;
             }
             return Ok(Answer::Outdated);
@@ -187,6 +200,8 @@ impl<'a> Attempt<'a> {
     /// The place in this store, and all that are taken from now on, get greater numbers than `token`.
     async fn raise(&self, side: Side, token: FencingToken) -> Result<()> {
         let limit = limit(self.bridge.pair.raises(side));
+        let stay = |stays: &mut Stays| stays.on(side).as_ref().map(|stay| stay.claim.id);
+        let before = self.parent.with(stay);
         let raised = if token >= limit {
             let why = format!("its tokens cannot be raised above {limit}, and the other store is there already");
             Err(Error::new(ErrorKind::Unsupported, why))
@@ -195,7 +210,11 @@ impl<'a> Attempt<'a> {
             self.bridge.pair.on(side).raise(beyond).await
         };
         if let Err(e) = raised {
-            return Err(self.retreat(side, e, true).await);
+            return Err(self.give_up(side, e).await);
+        }
+        if self.parent.with(stay) != before {
+            // Another attempt of this claim stands there anew already.
+            return Ok(());
         }
         let anew: &[Side] = if side == Side::Old { &[Side::New, Side::Old] } else { &[Side::New] };
         for side in anew {
@@ -222,7 +241,7 @@ impl<'a> Attempt<'a> {
             let Some((new, new_until, new_ttl, place)) = held(stays, Side::New).filter(|_| in_new) else {
                 return Next::Ask(Side::New, floor);
             };
-            let (token, turns) = match self.agree(old, new, long) {
+            let (token, turns) = match self.agree(old, new, long || stays.told.is_some()) {
                 Ok(agreed) => agreed,
                 Err(next) => return next,
             };
@@ -242,7 +261,8 @@ impl<'a> Attempt<'a> {
     fn agree(&self, old: Held, new: Held, long: bool) -> Result<(FencingToken, u32), Next> {
         // Where several hold, others of them may be granted in between, in one store and in the other, again and again. The smaller
         // number is above all earlier holds that exclude it, too; only an eviction by it ends the hold in one store and not in both.
-        let any = long && self.claim.mode != Mode::Exclusive;
+        let numbers_places = |side| matches!(self.bridge.pair.raises(side), Raises::Places(_));
+        let any = long && self.claim.mode != Mode::Exclusive && ![Side::Old, Side::New].into_iter().any(numbers_places);
         let token = if any { old.token.min(new.token) } else { old.token.max(new.token) };
         for (side, held) in [(Side::New, new), (Side::Old, old)] {
             match self.bridge.pair.raises(side) {
@@ -269,6 +289,19 @@ impl<'a> Attempt<'a> {
         }
         // What this cannot withdraw is withdrawn by the next claim, or the release.
         let _ = self.bridge.withdraw(self.parent, side.other()).await;
+        self.honest(side.says(e))
+    }
+
+    /// It cannot be had in both, though both answer: it is given back in both.
+    async fn give_up(&self, side: Side, e: Error) -> Error {
+        if self.holds() {
+            return ambiguous(side.says(e));
+        }
+        self.leave(&[Side::New, Side::Old]);
+        for side in [Side::New, Side::Old] {
+            // What this cannot withdraw is withdrawn by the next claim, or the release.
+            let _ = self.bridge.withdraw(self.parent, side).await;
+        }
         self.honest(side.says(e))
     }
 

@@ -28,6 +28,7 @@ mod renew;
 mod stay;
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ use leasehold_core::seam::{
 };
 use leasehold_core::{Error, ErrorKind, FencingToken, Guarantees, LockQueue, Name, Result};
 
-use crate::children::Children;
+use crate::children::{Children, Parent};
 use crate::claim::Attempt;
 use crate::pair::{Pair, Side};
 
@@ -78,6 +79,15 @@ impl Bridge {
         Ok(Bridge { pair, notifier, clock, children: Children::default(), new_failed: AtomicBool::new(false) })
     }
 
+    /// Claims in both, unless the parent was released since `epoch`.
+    async fn attempt(&self, parent: &Arc<Parent>, epoch: u64, claim: &Claim) -> Result<Claimed> {
+        let answer = Attempt::new(self, parent, epoch, claim).run().await;
+        if !matches!(answer, Ok(Claimed::Granted(_) | Claimed::Waiting(_))) {
+            self.children.forget_if_gone(parent);
+        }
+        answer
+    }
+
     /// Whether the new store has not answered the latest claim.
     fn new_failed(&self) -> bool {
         self.new_failed.load(Ordering::Acquire)
@@ -115,12 +125,8 @@ impl fmt::Debug for Bridge {
 #[async_trait]
 impl Backend for Bridge {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        let parent = self.children.of(claim, self.clock.now());
-        let answer = Attempt::new(self, &parent, claim).run().await;
-        if !matches!(answer, Ok(Claimed::Granted(_) | Claimed::Waiting(_))) {
-            self.children.forget_if_gone(&parent);
-        }
-        answer
+        let (parent, epoch) = self.children.of(claim, self.clock.now());
+        self.attempt(&parent, epoch, claim).await
     }
 
     async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {

@@ -58,13 +58,17 @@ impl Bridge {
     pub(crate) async fn release_both_after(&self, claim: &Claim, rest: Duration) -> Result<()> {
         let Some(parent) = self.children.get(claim.id) else { return Ok(()) };
         let (now, mut first_error) = (self.clock.now(), None);
+        let end = now + rest;
         for side in [Side::New, Side::Old] {
             let stay = parent.with(|stays| {
                 stays.touched(now, rest.max(claim.ttl));
                 stays.on(side).as_ref().map(|stay| (stay.claim.clone(), stay.place.clone()))
             });
             let released = match stay {
-                Some((claim, place)) => self.pair.on(side).release_after(&claim, place.as_ref(), rest).await,
+                Some((claim, place)) => {
+                    let rest = end.since(self.clock.now());
+                    self.pair.on(side).release_after(&claim, place.as_ref(), rest).await
+                }
                 None => Ok(()),
             };
             let left = self.withdraw(&parent, side).await;

@@ -1,14 +1,20 @@
 //! `renew`: in both stores side by side. Lost in one is lost, and a hold lasts until the earlier of its two ends.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
-use futures_util::future::{join, join_all};
-use leasehold_core::seam::{Backend, ClaimId, Claimed, LeaseRef, Moment, Renewal, Validity};
+use futures_util::future::{Either, join, join_all, select};
+use leasehold_core::seam::{Claimed, LeaseRef, Moment, Renewal, Validity};
 use leasehold_core::{Error, ErrorKind, Loss};
 
 use crate::Bridge;
 use crate::children::{Parent, Stays};
 use crate::pair::Side;
+use crate::stay::Stay;
+
+/// So long a renewal waits for the claim of one of its waiters: others wait for its answer. The claim may be dropped at any time.
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// One lease that core asks about, and what it is in the two stores.
 struct Item {
@@ -45,25 +51,31 @@ impl Bridge {
         let item = |lease: &LeaseRef| self.children.get(lease.claim.id).map(|parent| Item::of(parent, lease, sent));
         let items: Vec<Option<Item>> = leases.iter().map(item).collect();
         let (old, new) = join(self.renew_in(Side::Old, &items), self.renew_in(Side::New, &items)).await;
-        let mut answers = old.into_iter().zip(new);
-        let answer = |(lease, item): (&LeaseRef, &Option<Item>)| {
-            let answers = answers.next().unwrap_or_default();
-            match item {
-                Some(item) => self.take_in(lease, item, answers, sent),
-                None => Some(Renewal::Lost(Loss::Gone)),
-            }
-        };
-        let answers: Vec<Option<Renewal>> = leases.iter().zip(&items).map(answer).collect();
-        join_all(leases.iter().zip(answers).map(|(lease, answer)| self.known(lease, answer))).await
+        let mut known = Vec::new();
+        for ((lease, item), answers) in leases.iter().zip(&items).zip(old.into_iter().zip(new)) {
+            let answer = match item {
+                Some(item) => self.take_in(lease, item, answers, sent).map_err(|epoch| (&item.parent, epoch)),
+                None => Ok(Renewal::Lost(Loss::Gone)),
+            };
+            known.push(async move {
+                match answer {
+                    Ok(answer) => answer,
+                    Err((parent, epoch)) => self.known(lease, parent, epoch).await,
+                }
+            });
+        }
+        join_all(known).await
     }
 
     /// A waiter that was granted in one store is claimed: only so it is known what it is in both.
-    async fn known(&self, lease: &LeaseRef, answer: Option<Renewal>) -> Renewal {
-        if let Some(answer) = answer {
-            return answer;
-        }
+    async fn known(&self, lease: &LeaseRef, parent: &Arc<Parent>, epoch: u64) -> Renewal {
         let sent = self.clock.now();
-        match self.claim(&lease.claim).await {
+        let claimed = pin!(self.attempt(parent, epoch, &lease.claim));
+        let claimed = match select(claimed, pin!(self.clock.sleep(LONGEST))).await {
+            Either::Left((claimed, _)) => claimed,
+            Either::Right(_) => Err(Error::new(ErrorKind::Unavailable, "a store did not answer a claim in time")),
+        };
+        match claimed {
             Ok(Claimed::Granted(grant)) => Renewal::Granted(grant),
             Ok(Claimed::Waiting(_)) => {
                 let ends = self
@@ -74,7 +86,11 @@ impl Bridge {
                 Renewal::Renewed(Validity::ending(until, ttl))
             }
             Ok(Claimed::Busy(_)) => Renewal::Lost(Loss::Gone),
-            Err(e) => Renewal::Unknown(e),
+            Err(e) => {
+                // Whoever waits may stand nowhere now.
+                self.notifier.claim_again(lease.claim.id);
+                Renewal::Unknown(e)
+            }
         }
     }
 
@@ -93,39 +109,51 @@ impl Bridge {
         asked().map(|lease| lease.map(|_| answers.next().unwrap_or_else(unknown))).collect()
     }
 
-    /// `None`: it waited, and was granted in one of them.
+    /// Who waited and was granted in one of them has to be claimed, unless it was released more often than this.
     fn take_in(
         &self,
         lease: &LeaseRef,
         item: &Item,
         (old, new): (Option<Renewal>, Option<Renewal>),
         sent: Moment,
-    ) -> Option<Renewal> {
-        let mut granted = false;
-        let answer = item.parent.with(|stays| {
+    ) -> Result<Renewal, u64> {
+        item.parent.with(|stays| {
+            let mut granted = false;
             let mut unknown = None;
             for (side, answer) in [(Side::Old, old), (Side::New, new)] {
                 let (Some(asked), Some(answer)) = (item.lease(side), answer) else { continue };
-                match stays.renewed((side, asked.claim.id), answer, sent) {
+                match stays.renewed((side, asked), answer, sent) {
                     Renewed::Extended => {}
                     Renewed::Granted => granted = true,
-                    Renewed::Lost(loss) => return Renewal::Lost(loss),
+                    Renewed::Lost(loss) => return Ok(Renewal::Lost(loss)),
                     Renewed::Unknown(e) => unknown = Some(e),
                 }
             }
             // What core holds is what it was told, in both stores and in no other stays.
             if lease.token.is_some() && (lease.token != stays.told || stays.both().is_none() || stays.lost().is_some())
             {
-                return Renewal::Lost(stays.lost().unwrap_or(Loss::Gone));
+                return Ok(Renewal::Lost(stays.lost().unwrap_or(Loss::Gone)));
+            }
+            if lease.token.is_none() {
+                let holds = |stay: &Option<Stay>| stay.as_ref().map(|stay| stay.grant.is_some());
+                match (holds(stays.on(Side::Old)), holds(stays.on(Side::New))) {
+                    // It stands nowhere: core claims.
+                    (None, _) => return Ok(Renewal::Lost(Loss::Gone)),
+                    // Also if the answer that said so was lost.
+                    (Some(true), None | Some(true)) => granted = true,
+                    _ => {}
+                }
+                if granted {
+                    return Err(stays.epoch);
+                }
             }
             let until = stays.until();
-            match unknown {
+            Ok(match unknown {
                 // As long as the end that is known does not move, core asks again soon.
                 Some(e) if lease.token.is_none() || until <= item.until => Renewal::Unknown(e),
                 _ => Renewal::Renewed(Validity::ending(until.unwrap_or(sent), stays.ttl().unwrap_or(lease.claim.ttl))),
-            }
-        });
-        (!granted || lease.token.is_some()).then_some(answer)
+            })
+        })
     }
 }
 
@@ -139,11 +167,15 @@ enum Renewed {
 
 impl Stays {
     /// An answer about a stay that has been left meanwhile means nothing.
-    fn renewed(&mut self, (side, id): (Side, ClaimId), answer: Renewal, sent: Moment) -> Renewed {
+    fn renewed(&mut self, (side, asked): (Side, &LeaseRef), answer: Renewal, sent: Moment) -> Renewed {
         let told = self.told.is_some();
-        let Some(stay) = self.current(side, id) else { return Renewed::Extended };
+        let Some(stay) = self.current(side, asked.claim.id) else { return Renewed::Extended };
+        let is_later = stay.grant.map(|held| held.token) != asked.token;
         match answer {
             Renewal::Renewed(validity) => stay.extended(validity, sent),
+            // Of the place, or of the token, that it had before.
+            Renewal::Lost(_) if is_later => {}
+            Renewal::Granted(grant) if stay.outgrew(&grant) => {}
             Renewal::Lost(loss) => {
                 stay.lost = Some(loss);
                 return Renewed::Lost(loss);

@@ -31,6 +31,8 @@ pub(crate) struct Stay {
     /// An earlier one had none, and may arrive late.
     doubt: bool,
     requests: u64,
+    /// The latest request that was answered by a grant.
+    granted_by: u64,
     pub(crate) listens: Option<Subscription>,
 }
 
@@ -82,8 +84,23 @@ impl Stay {
         let (until, ttl) = (Moment::from_nanos(0), claim.ttl);
         let claim = Arc::new(claim);
         let (place, grant, lost) = (None, None, None);
-        let (traces, unanswered, notified, doubt, requests) = (false, false, false, false, 0);
-        Stay { claim, place, grant, until, ttl, lost, traces, unanswered, notified, doubt, requests, listens }
+        let (traces, unanswered, notified, doubt) = (false, false, false, false);
+        let (requests, granted_by) = (0, 0);
+        Stay {
+            claim,
+            place,
+            grant,
+            until,
+            ttl,
+            lost,
+            traces,
+            unanswered,
+            notified,
+            doubt,
+            requests,
+            granted_by,
+            listens,
+        }
     }
 
     /// It is asked for now, with the mode, the policy and the label that its parent has now. A floor stays.
@@ -115,9 +132,24 @@ impl Stay {
         self.grant.is_some() || self.unanswered || self.notified
     }
 
-    pub(crate) fn waits(&mut self, place: &Place) {
-        (self.grant, self.place) = (None, Some(place.clone()));
-        (self.traces, self.unanswered) = (true, false);
+    /// It has a place. Not if a request that was sent later was granted: then this was said before.
+    pub(crate) fn waits(&mut self, asked: &Asked, place: &Place) -> bool {
+        let is_new = asked.request >= self.granted_by;
+        if is_new {
+            (self.grant, self.place) = (None, Some(place.clone()));
+            (self.traces, self.unanswered) = (true, false);
+        }
+        is_new
+    }
+
+    /// Whether it has been raised since this was granted: tokens only rise.
+    pub(crate) fn outgrew(&self, grant: &Grant) -> bool {
+        self.grant.is_some_and(|held| held.token > grant.token)
+    }
+
+    pub(crate) fn granted_to(&mut self, asked: &Asked, grant: &Grant, sent: Moment) {
+        self.granted_by = self.granted_by.max(asked.request);
+        self.granted(grant, sent);
     }
 
     pub(crate) fn granted(&mut self, grant: &Grant, sent: Moment) {

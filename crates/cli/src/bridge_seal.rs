@@ -127,7 +127,7 @@ async fn seal<'a>(
     let (alone, more) = held_alone((from, old), (to, new)).await?;
     let mark = old.mark().await.map_err(|e| (from, e))?;
     let was = new.mark().await.map_err(|e| (to, e))?;
-    if mark > most {
+    if mark >= most {
         let what = format!("its tokens can be raised to {most} at most, and those of {from} are at {mark}");
         return Err((to, Error::new(ErrorKind::Unsupported, what)));
     }

@@ -10,7 +10,8 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-use leasehold_core::{ErrorKind, Guard, Loss, Owner, Result, Store};
+use leasehold_core::seam::Backend;
+use leasehold_core::{ErrorKind, FencingToken, Guard, Loss, Owner, Result, Store};
 use leasehold_redis::Redis;
 use leasehold_testbed::Proxy;
 use support::*;
@@ -128,4 +129,23 @@ async fn what_the_server_kept_is_shared_again_as_soon_as_it_is_reached() {
         assert_eq!(next.await.unwrap().fencing_token().get(), token + 1);
     })
     .await;
+}
+
+/// Where the last token is lost, the clock is above all of them. A raise to a smaller number does not take its place.
+#[tokio::test]
+async fn a_raise_over_a_lost_fence_hides_no_loss() {
+    let server = server().await;
+    let store = client(&server).await;
+    let taken = async |floor| {
+        let mut claim = fair("x");
+        claim.floor = floor;
+        let token = granted(&store, &claim).await.token;
+        store.release(&claim, None).await.unwrap();
+        token
+    };
+    let before = taken(None).await;
+    server.command(&["DEL", "{}:f"]).await.unwrap();
+    store.raise(FencingToken::new(5)).await.unwrap();
+    let after = taken(Some(FencingToken::new(6))).await;
+    assert!(after > before, "{after} after {before}");
 }

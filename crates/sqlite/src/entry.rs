@@ -132,15 +132,16 @@ mod tests {
             },
             Err(_) => Value::Blob(bytes.to_vec()),
         };
-        let mut columns: Vec<Value> = row.split(|byte| *byte == b'\t').take(14).map(column).collect();
-        columns.resize(14, Value::Null);
+        let mut columns: Vec<Value> = row.split(|byte| *byte == b'\t').take(15).map(column).collect();
+        columns.resize(15, Value::Null);
         columns
     }
 
     #[test]
     fn whatever_a_row_says_it_is_read_or_refused() {
         let file = Connection::open_in_memory().unwrap();
-        let mut select = file.prepare("SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14").unwrap();
+        let mut select =
+            file.prepare("SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15").unwrap();
         let good = include_str!("../corpus/rows").lines().next().unwrap().replace("\\t", "\t");
         let read = select.query_row(params_from_iter(columns(good.as_bytes())), Entry::read).unwrap();
         assert_eq!((read.seq, read.token, &*read.label, read.since), (7, Some(9), "web-1", 1_795_000_000_000));

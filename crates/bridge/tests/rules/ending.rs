@@ -158,3 +158,33 @@ async fn what_has_ended_before_the_guard_is_claimed_again() {
     assert!(grant.validity.until(sent) > w.now(), "both ends lie ahead");
     assert!(w.plan.sent().iter().filter(|sent| *sent == "old claim").count() > 1);
 }
+
+/// The renewal that said so was dropped with its answer: the next one says it too.
+#[tokio::test]
+async fn a_waiter_that_holds_in_both_is_told_by_any_renewal() {
+    let w = world_of(Wire::silent, Wire::silent);
+    let mine = fair("mine");
+    let grant = granted(&w.bridge, &mine).await;
+    let lease = LeaseRef::new(Arc::new(mine.clone()), grant.place.clone(), None);
+    let answer = drive(w.bridge.renew(&[lease])).await.unwrap().unwrap().remove(0);
+    assert!(matches!(&answer, Renewal::Granted(again) if again.token == grant.token), "{answer:?}");
+    assert!(matches!(renewed(&w.bridge, &mine, &grant).await, Renewal::Renewed(_)), "it is the same hold");
+}
+
+/// What a renewal has claimed for a waiter and could not have in new is given back, and core is told that it stands nowhere.
+#[tokio::test]
+async fn a_waiter_that_stands_nowhere_is_not_renewed() {
+    let w = world_of(Wire::silent, Wire::silent);
+    let (mine, other) = (fair("mine"), fair("stage 1"));
+    granted(&w.old.memory, &other).await;
+    let place = waits(&w.bridge, &mine).await;
+    release(&w.old.memory, &other).await;
+    w.plan.away("new", true);
+    let lease = LeaseRef::new(Arc::new(mine.clone()), place, None);
+    let asked = [lease];
+    assert!(matches!(drive(w.bridge.renew(&asked)).await.unwrap().unwrap().remove(0), Renewal::Unknown(_)));
+    assert_eq!(w.left(), (0, 0), "nobody is kept out of old for nothing");
+    assert!(matches!(drive(w.bridge.renew(&asked)).await.unwrap().unwrap().remove(0), Renewal::Lost(_)));
+    w.plan.away("new", false);
+    granted(&w.bridge, &mine).await;
+}

@@ -24,7 +24,9 @@ BEGIN
     LOOP
         SELECT * INTO l FROM lines t WHERE t.name = p_name FOR UPDATE;
         EXIT WHEN FOUND OR NOT p_create;
-        INSERT INTO lines AS t SELECT p_name, coalesce(max(p.seq), 0), 1, count(*), 0, clock_timestamp() FROM place p WHERE p.name = p_name
+        INSERT INTO lines AS t SELECT p_name, coalesce(max(p.seq), 0), 1, count(*),
+                CASE WHEN max(p.token) IS NULL THEN 0 ELSE greatest(max(p.token + p.turns - 1), (SELECT m.floor FROM meta m WHERE m.one)) END,
+                clock_timestamp() FROM place p WHERE p.name = p_name
             ON CONFLICT DO NOTHING RETURNING * INTO l;
         EXIT WHEN FOUND;
     END LOOP;

@@ -241,7 +241,8 @@ BEGIN
     -- Before the lock, as in a sweep.
     UPDATE meta t SET floor = greatest(t.floor, p_number);
     LOCK TABLE lines IN EXCLUSIVE MODE;
-    UPDATE lines t SET token = p_number WHERE t.token < p_number;
+    -- One without a token is behind the floor when it is given its first one.
+    UPDATE lines t SET token = p_number WHERE t.token > 0 AND t.token < p_number;
 END $$;
 
 -- For a transaction of the user's own: this hold stands, and no other is granted before that transaction has ended. Else the error LH001,
