@@ -87,7 +87,7 @@ pub(crate) fn a_new_file_without_its_log_is_begun_anew() {
         let first = here.lock("a").acquire().await.unwrap();
         // What the file says of its use is in its log alone.
         let mut bytes = fs::read(place.path()).unwrap();
-        bytes[60..64].copy_from_slice(&3u32.to_be_bytes());
+        bytes[60..64].copy_from_slice(&4u32.to_be_bytes());
         fs::write(place.path(), bytes).unwrap();
         fs::remove_file(beside(&place, "-wal")).unwrap();
         is_lost_before_another_gets_it(&place, first).await;
