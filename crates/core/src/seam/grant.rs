@@ -157,7 +157,12 @@ impl Validity {
     /// Counts so that a holder may call itself valid until `end`: for a store over other stores, whose hold ends with that
     /// which ends first. `ttl` is how often it wants to be renewed: the shortest of theirs.
     pub fn ending(end: Moment, ttl: Duration) -> Validity {
-        Validity::since(end.before(ttl.saturating_sub(margin(ttl))), ttl)
+        let counts = ttl.saturating_sub(margin(ttl));
+        if end.since(Moment::from_nanos(0)) < counts {
+            // It would count from before the clock's zero.
+            return Validity::since(Moment::from_nanos(0), end.since(Moment::from_nanos(0)));
+        }
+        Validity::since(end.before(counts), ttl)
     }
 
     /// The TTL that was granted.
@@ -226,7 +231,9 @@ mod tests {
         assert_eq!(Validity::since(late, ttl).until(early), early + (ttl - margin));
         assert_eq!(Validity::from(ttl).until(late), late + (ttl - margin));
         assert_eq!(Validity::from(Duration::from_millis(1)).until(late), late);
-        assert_eq!(Validity::ending(late, ttl).until(late), late);
+        let end = late + ttl;
+        assert_eq!(Validity::ending(end, ttl).until(end), end);
+        assert!(Validity::ending(late, ttl).until(end) <= late, "so soon after the clock's zero");
     }
 
     #[test]
