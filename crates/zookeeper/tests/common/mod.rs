@@ -41,7 +41,8 @@ pub async fn connected(url: &str) -> ZooKeeper {
     for _ in 0..10 {
         match ZooKeeper::connect(url).await {
             Ok(client) => return client,
-            Err(e) => assert_eq!(e.kind(), ErrorKind::Unavailable, "{e:?}"),
+            // Where one of several servers refuses it, and the others are late, it is refused.
+            Err(e) => assert!(matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Denied), "{e:?}"),
         }
     }
     panic!("{url} is not to be connected to")
