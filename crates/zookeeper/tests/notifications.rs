@@ -44,7 +44,8 @@ async fn the_nodes_of_a_session_are_created_again() {
         }
         tokio::time::sleep(SHORT * 2).await;
         assert!(guard.is_valid());
-        until(|| async { server.watch_count().await.unwrap() == 2 }).await;
+        // Two sessions, each of which watches two nodes.
+        until(|| async { server.watch_count().await.unwrap() == 4 }).await;
         assert!(store.evict("b", guard.fencing_token()).await.unwrap());
         // A renewal may find it gone before the notification arrives.
         assert!(matches!(guard.lost().await, Loss::Evicted | Loss::Gone));
