@@ -79,7 +79,8 @@ async fn a_held_lock_is_refused_waited_for_and_got(stage: &Stage) {
     let said = String::from_utf8(refused.stderr).unwrap();
     assert!(said.contains("held by") && said.contains("token"), "{said}");
     assert_eq!(code(&mut stage.run("job", ["-n", "-E", "0", "--", "false"])), Some(0));
-    assert_eq!(code(&mut stage.run("job", ["--wait", "300ms", "--", "true"])), Some(75));
+    // Long enough for a first answer on a busy machine: without one the store is not available.
+    assert_eq!(code(&mut stage.run("job", ["--wait", "1500ms", "--", "true"])), Some(75));
     assert_eq!(code(&mut stage.run("another", ["--no-wait", "--", "true"])), Some(0));
     let mut next = Running::start(&mut stage.sh("exit 3"));
     holder.signal(Signal::KILL);
