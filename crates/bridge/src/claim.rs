@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use leasehold_core::seam::{Claim, Claimed, Grant, Mode, Validity};
+use leasehold_core::seam::{Claim, Claimed, Grant, Mode, RAISED_AHEAD, Validity};
 use leasehold_core::{Error, ErrorKind, FencingToken, Loss, Raises, Result};
 
 use crate::Bridge;
@@ -23,9 +23,6 @@ use crate::stay::{Held, Stay};
 
 /// How many requests one claim may take until both stores agree. Two are usual, and three where new has greater tokens.
 const ROUNDS: usize = 16;
-
-/// By so many microseconds more than needed a store is raised that numbers places when they are taken: a day, so that it is rare.
-const DAY: u64 = 86_400_000_000;
 
 /// One claim of core, on its way through both stores.
 pub(crate) struct Attempt<'a> {
@@ -206,7 +203,7 @@ impl<'a> Attempt<'a> {
             let why = format!("its tokens cannot be raised above {limit}, and the other store is there already");
             Err(Error::new(ErrorKind::Unsupported, why))
         } else {
-            let beyond = FencingToken::new(token.get().saturating_add(DAY)).min(limit);
+            let beyond = FencingToken::new(token.get().saturating_add(RAISED_AHEAD)).min(limit);
             self.bridge.pair.on(side).raise(beyond).await
         };
         if let Err(e) = raised {

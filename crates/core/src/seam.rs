@@ -21,4 +21,4 @@ pub use claim::{Claim, ClaimId, ClaimRef, LeaseRef, Mode, Place, WaitPolicy};
 pub use clock::{Clock, Moment, VirtualClock};
 pub use grant::{Claimed, ClaimedAll, Grant, Renewal, Validity, Waiting};
 pub use notifier::{Notification, Notifier, Subscription};
-pub use token::{place_of_token, token_of_place};
+pub use token::{RAISED_AHEAD, place_of_token, raised_places, token_of_place};

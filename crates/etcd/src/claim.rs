@@ -31,7 +31,7 @@ use crate::claim::turns::patience;
 use crate::client::cluster::{Answer, any_one, newest, oldest};
 use crate::entry::Entry;
 use crate::error::Failure;
-use crate::fence::raise::check_floor;
+use crate::fence::raise::RAISES;
 use crate::inspect::Read;
 
 /// How often a claim starts over within one call: after a session that had ended or was closed, another one that came first.
@@ -81,7 +81,7 @@ impl Shared {
     }
 
     async fn claim_together(self: &Arc<Self>, claims: &[Claim]) -> Result<Outcome> {
-        claims.iter().try_for_each(|claim| check_floor(claim.floor))?;
+        claims.iter().try_for_each(|claim| RAISES.check(claim.floor))?;
         let mut may_be_left = false;
         let outcome = self.try_together(claims, &mut may_be_left).await;
         outcome.map_err(|error| {

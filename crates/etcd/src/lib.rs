@@ -69,11 +69,11 @@ use std::time::Duration;
 use leasehold_core::seam::{
     Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
 };
-use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Raises, Result};
+use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
 
 use crate::claim::shared::Shared;
 pub use crate::config::Config;
-use crate::fence::raise::MAX_FLOOR;
+use crate::fence::raise::RAISES;
 #[cfg(feature = "tls")]
 pub use leasehold_tls::Tls;
 
@@ -227,7 +227,7 @@ impl Backend for Etcd {
             .recovery(Duration::from_secs(2))
             .atomic_multi(AT_ONCE)
             .min_hold_outlives_process(true)
-            .raises(Raises::Places(MAX_FLOOR))
+            .raises(RAISES)
             .notes(
                 "A restore from a backup may turn revisions, and so tokens, back. The server raises a TTL to 1.5 times its \
                  election timeout; a new leader extends every lease by its TTL. All locks of one client and TTL share one \

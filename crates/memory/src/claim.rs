@@ -9,7 +9,7 @@ use leasehold_core::seam::{
 use leasehold_core::{Contention, Result};
 
 use crate::client::Link;
-use crate::entry::{Entry, Tokens, check_floor};
+use crate::entry::{Entry, RAISES, Tokens};
 
 /// Holders and waiters of one lock, in the order in which they came: those that hold are its first ones.
 pub(crate) struct Queue {
@@ -49,7 +49,7 @@ impl Queue {
     }
 
     pub(crate) fn claim(&mut self, claim: &Claim, link: &Link, now: Moment, tokens: &mut Tokens) -> Result<Claimed> {
-        check_floor(claim.floor)?;
+        RAISES.check(claim.floor)?;
         let known = self.entries.iter().position(|entry| entry.claim.id == claim.id);
         let at = known.unwrap_or(self.entries.len());
         if known.is_none() {

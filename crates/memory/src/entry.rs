@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use leasehold_core::seam::{Claim, Grant, Mode, Moment, Validity};
-use leasehold_core::{Error, ErrorKind, FencingToken, Participant, Result};
+use leasehold_core::{FencingToken, Participant, Raises};
 
 use crate::client::Link;
 
@@ -11,8 +11,8 @@ use crate::client::Link;
 #[derive(Default)]
 pub(crate) struct Tokens(u64);
 
-/// The greatest number that tokens can be raised to: far from their end.
-pub(crate) const MAX_FLOOR: FencingToken = FencingToken::new(1 << 62);
+/// How tokens are raised, at most to what is far from their end.
+pub(crate) const RAISES: Raises = Raises::Holds(FencingToken::new(1 << 62));
 
 impl Tokens {
     /// The greatest one that was given out, or that they were raised to.
@@ -31,16 +31,6 @@ impl Tokens {
         let first = self.0 + 1;
         self.0 += u64::from(turns);
         FencingToken::new(first)
-    }
-}
-
-/// Refuses a number that tokens cannot be raised to.
-pub(crate) fn check_floor(floor: Option<FencingToken>) -> Result<()> {
-    match floor {
-        Some(floor) if floor > MAX_FLOOR => {
-            Err(Error::new(ErrorKind::Invalid, format!("tokens cannot be raised to {floor}, only to {MAX_FLOOR}")))
-        }
-        _ => Ok(()),
     }
 }
 

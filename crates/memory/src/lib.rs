@@ -20,14 +20,12 @@ use leasehold_core::seam::{
     VirtualClock, async_trait,
 };
 use leasehold_core::support::locked;
-use leasehold_core::{
-    Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Loss, Name, Raises, Result,
-};
+use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Loss, Name, Result};
 use tokio::task::coop::consume_budget;
 
 use crate::claim::Queue;
 use crate::client::{Link, Passes};
-use crate::entry::{MAX_FLOOR, Tokens, check_floor};
+use crate::entry::{RAISES, Tokens};
 
 /// A client of an in-memory store.
 ///
@@ -290,7 +288,7 @@ impl Backend for Memory {
     }
 
     async fn raise(&self, number: FencingToken) -> Result<()> {
-        check_floor(Some(number))?;
+        RAISES.check(Some(number))?;
         self.request(|store| store.world.state().0.tokens.raise(number.get())).await
     }
 
@@ -303,7 +301,7 @@ impl Backend for Memory {
             .recovery(Duration::from_millis(5))
             .atomic_multi(usize::MAX)
             .min_hold_outlives_process(true)
-            .raises(Raises::Holds(MAX_FLOOR))
+            .raises(RAISES)
             .notes("one process; lives and dies with it")
     }
 

@@ -99,7 +99,7 @@ impl Shared {
     }
 
     pub(crate) async fn raise(&self, number: FencingToken) -> Result<()> {
-        entry::check_floor(number)?;
+        entry::RAISES.check(Some(number))?;
         let request = Request::new(&self.statements.raise).number(number.as_i64());
         Ok(self.call(request.int(self.patience())).await.map(drop)?)
     }

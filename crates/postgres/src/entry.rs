@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use leasehold_core::seam::{Claim, ClaimId, Grant, Mode, Moment, Place, Validity, WaitPolicy};
-use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Name, Participant, Result};
+use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Name, Participant, Raises, Result};
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
@@ -69,18 +69,12 @@ pub(crate) fn claim(request: Request, claim: &Claim, sent: Moment, channel: &str
         .text(channel)
 }
 
-/// The greatest number that tokens can be raised to: far from their end.
-pub(crate) const MAX_FLOOR: FencingToken = FencingToken::new(1 << 62);
-
-/// Refuses a number that tokens cannot be raised to.
-pub(crate) fn check_floor(number: FencingToken) -> Result<()> {
-    let what = || format!("tokens cannot be raised to {number}, only to {MAX_FLOOR}");
-    if number > MAX_FLOOR { Err(Error::new(ErrorKind::Invalid, what())) } else { Ok(()) }
-}
+/// How tokens are raised, at most to what is far from their end.
+pub(crate) const RAISES: Raises = Raises::Holds(FencingToken::new(1 << 62));
 
 /// The least token that a claim may be granted.
 pub(crate) fn floor(claim: &Claim) -> Result<Option<i64>> {
-    claim.floor.map_or(Ok(()), check_floor).map(|()| claim.floor.map(FencingToken::as_i64).filter(|floor| *floor > 0))
+    RAISES.check(claim.floor).map(|()| claim.floor.map(FencingToken::as_i64).filter(|floor| *floor > 0))
 }
 
 /// How many tokens a grant of it reserves.

@@ -45,7 +45,7 @@ use std::time::Duration;
 use leasehold_core::seam::{
     Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
 };
-use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Raises, Result};
+use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
 use tokio::runtime::Handle;
 
 use crate::claim::shared::Shared;
@@ -166,7 +166,7 @@ impl Backend for Postgres {
             .recovery(Duration::from_millis(250))
             .atomic_multi(AT_ONCE)
             .min_hold_outlives_process(true)
-            .raises(Raises::Holds(entry::MAX_FLOOR))
+            .raises(entry::RAISES)
             .notes(NOTES)
             .warnings(self.0.warnings.clone())
     }

@@ -10,7 +10,7 @@ use redis::Value;
 use crate::Redis;
 use crate::client::nodes::Nodes;
 use crate::client::replicas::Replicas;
-use crate::entry::{self, check_floor};
+use crate::entry::{self, RAISES};
 use crate::scripts::{CLAIM, CLAIM_ALL, FENCE, RAISE};
 
 /// How often the first waiter polls a lock of another tool, whose release notifies no waiter.
@@ -99,16 +99,16 @@ impl Redis {
     /// Where tokens can be raised: to what this claim asks for.
     fn floor(&self, claim: &Claim) -> Result<Option<FencingToken>> {
         let floor = claim.floor.filter(|_| matches!(*self.nodes, Nodes::One(_)));
-        floor.map_or(Ok(()), check_floor).map(|()| floor.filter(|floor| floor.get() > 0))
+        RAISES.check(floor).map(|()| floor.filter(|floor| floor.get() > 0))
     }
 
-    /// Raises the fence behind this number, 0 for not at all; answers a number that no token exceeds.
+    /// Raises the fence to this number, above which tokens go on, 0 for not at all; answers a number that no token exceeds.
     pub(crate) async fn raise(&self, number: FencingToken) -> Result<FencingToken> {
         let Nodes::One(connection) = &*self.nodes else {
             let what = "each slot of a Redis Cluster numbers its holds by itself";
             return Err(Error::new(ErrorKind::Unsupported, what));
         };
-        check_floor(number)?;
+        RAISES.check(Some(number))?;
         let (replicas, nth) = (self.replicas_now()?, connection.nth()?);
         let answer = Call::of(&RAISE, 1).arg(FENCE).arg(number).over(nth).run(connection).await?;
         self.acknowledged(nth, replicas).await?;

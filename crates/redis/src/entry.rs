@@ -3,19 +3,13 @@
 use std::time::{Duration, SystemTime};
 
 use leasehold_core::seam::{Claim, Mode};
-use leasehold_core::{Error, ErrorKind, FencingToken, Participant, Result};
+use leasehold_core::{FencingToken, Participant, Raises, Result};
 use leasehold_redis_client::{Fields, granted_ttl, junk};
 
 /// The shortest lease; a shorter one is granted as this.
 pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
-/// The greatest number that tokens can be raised to: scripts count in doubles, and this is far from where those are not exact.
-pub(crate) const MAX_FLOOR: FencingToken = FencingToken::new(8_000_000_000_000_000);
-
-/// Refuses a number that tokens cannot be raised to.
-pub(crate) fn check_floor(floor: FencingToken) -> Result<()> {
-    let what = || format!("tokens cannot be raised to {floor}, only to {MAX_FLOOR}");
-    if floor > MAX_FLOOR { Err(Error::new(ErrorKind::Invalid, what())) } else { Ok(()) }
-}
+/// How tokens are raised, but in a Cluster: scripts count in doubles, and the limit is far from where those are not exact.
+pub(crate) const RAISES: Raises = Raises::Holds(FencingToken::new(8_000_000_000_000_000));
 
 /// The lease of a claim as the server counts it.
 pub(crate) fn ttl(claim: &Claim) -> Duration {

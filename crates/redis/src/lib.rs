@@ -28,7 +28,7 @@ use crate::client::clock::ServerClock;
 use crate::client::nodes::Nodes;
 use crate::client::replicas::Replicas;
 pub use crate::config::Config;
-use crate::entry::{MAX_FLOOR, MIN_TTL};
+use crate::entry::{MIN_TTL, RAISES};
 pub use crate::fence::{StillHolds, write_fenced};
 use crate::release::repeat::Releases;
 #[cfg(feature = "tls")]
@@ -227,7 +227,7 @@ impl Backend for Redis {
             .recovery(Duration::from_millis(200))
             .atomic_multi(if is_one { AT_ONCE } else { 1 })
             .min_hold_outlives_process(true)
-            .raises(if is_one { Raises::Holds(MAX_FLOOR) } else { Raises::No })
+            .raises(if is_one { RAISES } else { Raises::No })
             .notes(if is_one { NOTES } else { CLUSTER_NOTES })
             .warnings(self.warnings.clone())
     }

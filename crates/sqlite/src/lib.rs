@@ -28,13 +28,13 @@ use std::time::Duration;
 use leasehold_core::seam::{
     Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
 };
-use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Raises, Result};
+use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
 use tokio::task::coop::consume_budget;
 
 use crate::claim::queue::Queues;
 use crate::client::thread::Handle;
 use crate::client::time::limit;
-use crate::client::tokens::{MAX_FLOOR, above, check_floor};
+use crate::client::tokens::{RAISES, above};
 use crate::client::worker::Client;
 pub use crate::config::Config;
 use crate::entry::token;
@@ -145,7 +145,7 @@ impl fmt::Debug for Sqlite {
 impl Backend for Sqlite {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
         // Requests that are done at once would else never yield the thread.
-        check_floor(claim.floor)?;
+        RAISES.check(claim.floor)?;
         consume_budget().await;
         if let Some(grant) = self.client.at_once(|client, alone| client.claim_at_once(claim, alone)) {
             self.client.listen_soon();
@@ -156,7 +156,7 @@ impl Backend for Sqlite {
     }
 
     async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
-        claims.iter().try_for_each(|claim| check_floor(claim.floor))?;
+        claims.iter().try_for_each(|claim| RAISES.check(claim.floor))?;
         let (claims, limit) = (claims.to_vec(), limit(claims.iter().map(|claim| claim.ttl).min()));
         self.client.ask(move |client| client.claim_all(&claims, limit)).await
     }
@@ -206,7 +206,7 @@ impl Backend for Sqlite {
     }
 
     async fn raise(&self, number: FencingToken) -> Result<()> {
-        check_floor(Some(number))?;
+        RAISES.check(Some(number))?;
         let limit = limit(None);
         self.client.ask(move |client| client.write(limit, |queues| queues.raise_all(number.as_i64()))).await
     }
@@ -220,7 +220,7 @@ impl Backend for Sqlite {
             .recovery(Duration::from_millis(100))
             .atomic_multi(AT_ONCE)
             .min_hold_outlives_process(true)
-            .raises(Raises::Holds(MAX_FLOOR))
+            .raises(RAISES)
             .notes(NOTES)
     }
 

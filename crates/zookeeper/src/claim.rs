@@ -19,13 +19,13 @@ use crate::claim::wait::is_awaited;
 use crate::client::{Client, Node, exists, found, mkdir, read};
 use crate::entry::{self, Queue, is_shared, modes, queue};
 use crate::error::Answer;
-use crate::fence::raise::check_floor;
+use crate::fence::raise::RAISES;
 use crate::names;
 use crate::release::release;
 
 /// See [`Backend::claim`](leasehold_core::seam::Backend::claim).
 pub(crate) async fn claim(session: &Session, claim: &Claim) -> Result<Claimed> {
-    check_floor(claim.floor)?;
+    RAISES.check(claim.floor)?;
     let attempted = async {
         let (client, parent) = (session.connected().await?, names::node(&session.config.root, &claim.name));
         Attempt { session, client, claim, parent }.run().await

@@ -47,12 +47,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait};
-use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Raises, Result};
+use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
 
 use crate::claim::table::Claims;
 use crate::client::Sessions;
 pub use crate::config::Config;
-use crate::fence::raise::{MAX_FLOOR, check_floor};
+use crate::fence::raise::RAISES;
 #[cfg(feature = "tls")]
 pub use leasehold_tls::Tls;
 #[doc(no_inline)]
@@ -176,7 +176,7 @@ impl Backend for ZooKeeper {
     }
 
     async fn raise(&self, number: FencingToken) -> Result<()> {
-        check_floor(Some(number))?;
+        RAISES.check(Some(number))?;
         let session = self.sessions.any().await?;
         session.limited(fence::raise::raise(&session, number)).await.map_err(|e| session.config.writing(e))
     }
@@ -192,7 +192,7 @@ impl Backend for ZooKeeper {
             .pushed_wake(true)
             .ttl(Duration::from_millis(400), Duration::from_millis(1))
             .recovery(Duration::from_secs(4))
-            .raises(Raises::Places(MAX_FLOOR))
+            .raises(RAISES)
             .notes(
                 "Leases are sessions: the server rounds a ttl to between 2 and 20 of its ticks (by default 4 s to 40 s), and \
                  frees a dead holder's lock up to two ticks after it. Beyond eight ttls in use, further ones are rounded up to \

@@ -192,3 +192,50 @@ pub enum Raises {
     /// Also that of a hold, up to this number: the store numbers a hold when it is *granted*.
     Holds(FencingToken),
 }
+
+impl Raises {
+    /// What a store asks before it does anything for a claim with this [`floor`](crate::seam::Claim), or for a
+    /// [`raise`](crate::seam::Backend::raise) to it (S16, S17): is it within the limit? The limit itself is. Without a floor there
+    /// is nothing to refuse, and where nothing is raised a floor changes nothing, however great it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](ErrorKind::Invalid) for a number beyond the limit.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold_core::{FencingToken, Raises};
+    ///
+    /// const RAISES: Raises = Raises::Holds(FencingToken::new(1_000));
+    /// assert!(RAISES.check(Some(FencingToken::new(1_000))).is_ok());
+    /// assert!(RAISES.check(Some(FencingToken::new(1_001))).is_err());
+    /// ```
+    pub fn check(&self, floor: Option<FencingToken>) -> Result<()> {
+        match (*self, floor) {
+            (Raises::Places(limit) | Raises::Holds(limit), Some(floor)) if floor > limit => {
+                Err(Error::new(ErrorKind::Invalid, format!("tokens cannot be raised to {floor}, only to {limit}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_floor_beyond_the_limit_is_refused() {
+        let (limit, beyond) = (FencingToken::new(1 << 62), FencingToken::new((1 << 62) + 1));
+        for raises in [Raises::Places(limit), Raises::Holds(limit)] {
+            assert!(
+                [None, Some(FencingToken::new(0)), Some(limit)].into_iter().all(|floor| raises.check(floor).is_ok())
+            );
+            let refused = raises.check(Some(beyond)).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Invalid);
+            assert_eq!(refused.to_string(), format!("tokens cannot be raised to {beyond}, only to {limit}"));
+        }
+        assert!([None, Some(beyond)].into_iter().all(|floor| Raises::No.check(floor).is_ok()));
+    }
+}

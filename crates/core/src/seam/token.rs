@@ -71,8 +71,32 @@ pub fn token_of_place(number: i64) -> FencingToken {
 }
 
 /// The number of the place to which this token belongs, whichever of its turns it is.
-pub fn place_of_token(token: FencingToken) -> i64 {
-    token.as_i64() / i64::from(TURNS_OF_A_PLACE)
+pub const fn place_of_token(token: FencingToken) -> i64 {
+    token.as_i64() / TURNS_OF_A_PLACE as i64
+}
+
+/// By how many tokens more than is needed one raises a store that numbers places when they are taken, so that it is rare: a day of
+/// a clock whose microseconds are tokens.
+pub const RAISED_AHEAD: u64 = 86_400_000_000;
+
+/// For a store that numbers places when they are taken, and adds `by` to the numbers of its server: what it is to add so that the
+/// tokens of all places after the server's number `last` exceed `number`. That is [`RAISED_AHEAD`] more than is needed; `None`: they
+/// exceed it already.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold_core::FencingToken;
+/// use leasehold_core::seam::{raised_places, token_of_place};
+///
+/// let (number, last) = (FencingToken::new(1 << 40), 7);
+/// let by = raised_places(0, last, number).unwrap();
+/// assert!(token_of_place(last + 1 + by) > number);
+/// assert_eq!(raised_places(by, last, number), None);
+/// ```
+pub fn raised_places(by: i64, last: i64, number: FencingToken) -> Option<i64> {
+    let needed = place_of_token(number) - last;
+    (by < needed).then(|| needed + place_of_token(FencingToken::new(RAISED_AHEAD)))
 }
 
 impl fmt::Display for FencingToken {
@@ -100,6 +124,19 @@ mod tests {
             for (turn, place) in [(0, number), (255, number), (256, number + 1)] {
                 assert_eq!(place_of_token(FencingToken(first + turn)), place);
             }
+        }
+    }
+
+    #[test]
+    fn each_later_place_exceeds_the_number_and_nothing_is_lowered() {
+        for (by, last, number) in
+            [(0, 1, 0), (0, 1, 512), (0, 1, 511), (0, 7, 1 << 62), (5, 9, 15 << 8), (5, 9, 14 << 8), (1 << 54, 1, 99)]
+        {
+            let raised = raised_places(by, last, FencingToken::new(number));
+            let next = token_of_place(raised.unwrap_or(by) + last + 1).get();
+            assert!(next > number, "{by} {last} {number}: {next}");
+            assert!(raised.is_none_or(|raised| raised > by + 86_400_000_000 / 256));
+            assert_eq!(raised.is_none(), token_of_place(by + last + 1).get() > number, "as rarely as can be");
         }
     }
 

@@ -2,20 +2,10 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Error, ErrorKind, FencingToken, Result};
+use leasehold_core::{FencingToken, Raises};
 
-/// The greatest number that tokens can be raised to: far from their end.
-pub(crate) const MAX_FLOOR: FencingToken = FencingToken::new(1 << 62);
-
-/// Refuses a number that tokens cannot be raised to.
-pub(crate) fn check_floor(floor: Option<FencingToken>) -> Result<()> {
-    match floor {
-        Some(floor) if floor > MAX_FLOOR => {
-            Err(Error::new(ErrorKind::Invalid, format!("tokens cannot be raised to {floor}, only to {MAX_FLOOR}")))
-        }
-        _ => Ok(()),
-    }
-}
+/// How tokens are raised, at most to what is far from their end.
+pub(crate) const RAISES: Raises = Raises::Holds(FencingToken::new(1 << 62));
 
 /// How many microseconds the last token may be ahead of the wall clock. A `fast` grant asks for up to 1,024 of them at once, and
 /// gets as many as there are below that. One by one they never get ahead: a transaction takes longer than a microsecond.

@@ -135,13 +135,6 @@ mod tests {
 
     use super::*;
 
-    impl Raises {
-        /// One by this transaction.
-        pub(crate) fn by(by: i64, zxid: i64) -> Raises {
-            Raises(BTreeMap::from([(zxid, by)]))
-        }
-    }
-
     fn stat(mzxid: i64) -> Stat {
         Stat {
             czxid: 0,
