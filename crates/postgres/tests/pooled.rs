@@ -4,10 +4,11 @@
 
 mod support;
 
+use std::fs;
 use std::time::Duration;
 
 use leasehold_core::Store;
-use leasehold_core::seam::{Backend, WaitPolicy};
+use leasehold_core::seam::{Backend, Renewal, WaitPolicy};
 use leasehold_postgres::Postgres;
 use leasehold_testbed::{PgBouncer, PgBouncerOptions};
 use support::*;
@@ -75,6 +76,49 @@ async fn one_that_is_restarted_is_connected_to_again() {
         granted(&store, &mine).await;
         pooler.restart_with_data().await.unwrap();
         until(async || store.release(&mine, None).await.is_ok()).await;
+    })
+    .await;
+}
+
+/// How often the server was asked for a statement that it had not prepared, or not any more: its log says so.
+fn unprepared(server: &Server) -> usize {
+    let files = fs::read_dir(server.data().join("log")).into_iter().flatten();
+    let text: String = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap_or_default()).collect();
+    text.lines().filter(|line| line.contains("prepared statement") && line.contains("does not exist")).count()
+}
+
+/// It let everything through when the store connected, so what is frequent is prepared. Now it hands out a connection for each transaction,
+/// and the server forgets what was prepared in it: the verbs hear of that once, the renewals once, and nothing fails.
+#[tokio::test]
+async fn statements_that_one_in_another_mode_forgets_are_sent_unprepared() {
+    bounded(async {
+        let server = Server::start_with(&options().set("logging_collector", "on").set("log_min_messages", "error"))
+            .await
+            .unwrap();
+        let extra = vec!["server_reset_query_always = 1".to_owned()];
+        let session = PgBouncerOptions { pool_mode: "session", pool_size: 20, extra };
+        let pooler = PgBouncer::start_with(server.addr(), &session).await.unwrap();
+        let store = behind(&pooler, "").await;
+        assert!(store.guarantees().pushed_wake, "it is as good as the server");
+        // Later versions can keep what was prepared.
+        let settings = pooler.console("SHOW CONFIG").await.unwrap();
+        let keeps = settings.iter().any(|row| row[0].as_deref() == Some("max_prepared_statements"));
+        let mode = format!("pool_mode = transaction{}", if keeps { "\nmax_prepared_statements = 0" } else { "" });
+        let file = pooler.data().join("pgbouncer.ini");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replace("pool_mode = session", &mode)).unwrap();
+        pooler.restart_with_data().await.unwrap();
+        // Both of its kinds of connections broke, and it knows.
+        until(async || store.mark().await.is_ok()).await;
+        let nobody = claim("b", WaitPolicy::Try);
+        until(async || matches!(renewed(&store, &nobody, None).await, Renewal::Lost(_))).await;
+        for _ in 0..5 {
+            let mine = claim("a", WaitPolicy::Try);
+            let token = granted(&store, &mine).await.token;
+            assert!(matches!(renewed(&store, &mine, token).await, Renewal::Renewed(_)));
+            store.release(&mine, None).await.unwrap();
+        }
+        until(async || unprepared(&server) == 2).await;
     })
     .await;
 }
