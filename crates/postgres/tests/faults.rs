@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use leasehold_conformance::Link;
 use leasehold_core::seam::{Backend, Claim, Claimed, ClaimedAll, Mode, Renewal, WaitPolicy};
-use leasehold_core::{ErrorKind, Store};
+use leasehold_core::{ErrorKind, FencingToken, Store};
 use leasehold_postgres::Postgres;
 use leasehold_testbed::Proxy;
 use support::*;
@@ -289,6 +289,39 @@ async fn a_clock_that_stepped_back_keeps_nobody_out_for_ever() {
         let two = ["c", "d"].map(|name| claim(name, WaitPolicy::Try));
         let Ok(ClaimedAll::Granted(grants)) = store.claim_all(&two).await else { panic!("both are free") };
         assert!(grants.iter().all(|grant| grant.token > later), "{grants:?}");
+    })
+    .await;
+}
+
+/// One that is made anew from the places that are there, and one of which no place was given yet.
+#[tokio::test]
+async fn no_line_grants_below_what_all_were_raised_to() {
+    bounded(async {
+        let server = server().await;
+        let store = client(&server).await;
+        let far = FencingToken::new(store.mark().await.unwrap().get() + 86_400_000_000);
+        let [mine, next] = [(); 2].map(|()| claim("a", WaitPolicy::Fair));
+        let before = granted(&store, &mine).await.token;
+        server.query("DELETE FROM leasehold.lines").await.unwrap();
+        store.raise(far).await.unwrap();
+        waiting(&store, &next).await;
+        store.release(&mine, None).await.unwrap();
+        let after = granted(&store, &next).await.token;
+        assert!(before < far && far < after, "{before} {far} {after}");
+        // The hold at the head of `b` has ended, and a waiter gets it: so this claim of both is refused, and `c` has a line by then.
+        granted(&store, &claim("b", WaitPolicy::Fair)).await;
+        waiting(&store, &claim("b", WaitPolicy::Fair)).await;
+        server
+            .query("UPDATE leasehold.place SET until = '-infinity' WHERE name = 'b' AND token IS NOT NULL")
+            .await
+            .unwrap();
+        let both = ["b", "c"].map(|name| claim(name, WaitPolicy::Try));
+        assert!(matches!(store.claim_all(&both).await, Ok(ClaimedAll::Busy(0, _))));
+        assert_eq!(server.number("SELECT token FROM leasehold.lines WHERE name = 'c'").await.unwrap(), 0);
+        // All are above this number already.
+        store.raise(FencingToken::new(1)).await.unwrap();
+        let first = granted(&store, &claim("c", WaitPolicy::Fair)).await.token;
+        assert!(first > far, "{first} {far}");
     })
     .await;
 }
