@@ -241,7 +241,7 @@ BEGIN
     -- Before the lock, as in a sweep.
     UPDATE meta t SET floor = greatest(t.floor, p_number);
     LOCK TABLE lines IN EXCLUSIVE MODE;
-    -- One without a token is behind the floor when it is given its first one.
+    -- One without a token begins above the floor when a place in it is given its first one.
     UPDATE lines t SET token = p_number WHERE t.token > 0 AND t.token < p_number;
 END $$;
 

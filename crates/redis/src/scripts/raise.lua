@@ -1,4 +1,4 @@
--- Raises the fence behind a number, unless it is behind it already.
+-- Raises the fence to a number, so that tokens go on above it, unless they are above it already.
 -- ARGV: the number, or 0
 -- Answers a number that no token exceeds: where the fence is lost, or older than it was, the clock is above all of them.
 local last, number = tonumber(redis.pcall('GET', KEYS[1])), tonumber(ARGV[1])
