@@ -111,15 +111,17 @@ impl Redis {
         let answer = record(answer)?;
         let mut fields = Fields::of(&answer);
         match (fields.word(), token) {
-            ("granted", None) if self.replicas.is_some() => {
-                self.inbox.notifier.claim_again(claim.id);
-                Ok(renewed)
-            }
-            ("granted", None) => Ok(Renewal::Granted(self.grant(claim, &mut fields, sent)?)),
-            ("granted", Some(token)) => {
+            ("granted", known) => {
                 let grant = self.grant(claim, &mut fields, sent)?;
-                // Another one: it was raised meanwhile.
-                Ok(if grant.token == *token { renewed } else { Renewal::Granted(grant) })
+                if *known == Some(grant.token) {
+                    return Ok(renewed);
+                }
+                // It waited, or was raised meanwhile. Whether the replicas have that, the answer to a claim tells.
+                if self.replicas.is_some() {
+                    self.inbox.notifier.claim_again(claim.id);
+                    return Ok(renewed);
+                }
+                Ok(Renewal::Granted(grant))
             }
             ("waiting", _) => Ok(renewed),
             ("gone", _) => Ok(Renewal::Lost(Loss::Gone)),

@@ -5,10 +5,11 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Renewal, WaitPolicy};
-use leasehold_core::{ErrorKind, Store};
+use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Notification, Renewal, WaitPolicy};
+use leasehold_core::{ErrorKind, FencingToken, Store};
 use leasehold_redis::Redis;
 use leasehold_testbed::{Proxy, RedisOptions};
 use support::*;
@@ -140,10 +141,10 @@ async fn replicated(server: &Server, least: u32, within: u32) -> Redis {
 }
 
 /// Claims until the replica has acknowledged it: on a busy machine it may be late.
-async fn until_replicated(store: &Redis, claim: &Claim) {
+async fn until_replicated(store: &Redis, claim: &Claim) -> Grant {
     loop {
         match store.claim(claim).await {
-            Ok(Claimed::Granted(_)) => return,
+            Ok(Claimed::Granted(grant)) => return grant,
             Err(e) if e.kind() == ErrorKind::Ambiguous => {}
             other => panic!("{other:?}"),
         }
@@ -265,6 +266,34 @@ async fn whoever_is_handed_the_lock_waits_for_the_replica_too() {
         held.release().await.unwrap();
         let guard = tokio::time::timeout(Duration::from_secs(15), waiter).await.unwrap().unwrap().unwrap();
         assert!(guard.is_valid());
+    })
+    .await;
+}
+
+/// A raise that the replicas have not acknowledged counts as little as a grant: a renewal by the token of before does not tell it.
+#[tokio::test]
+async fn a_hold_that_was_raised_waits_for_the_replica_too() {
+    bounded(async {
+        let (primary, replica) = pair().await;
+        let store = replicated(&primary, 1, 700).await;
+        let mut mine = claim("x", WaitPolicy::Fair, LONG, "");
+        let before = until_replicated(&store, &mine).await.token;
+        let heard = Arc::new(AtomicBool::new(false));
+        let again = heard.clone();
+        let _listens = store.notifier().unwrap().subscribe(mine.id, move |said| {
+            again.fetch_or(matches!(said, Notification::ClaimAgain), Ordering::Relaxed);
+        });
+        replica.pause().await.unwrap();
+        mine.floor = Some(FencingToken::new(before.get() + 1_000_000_000));
+        assert_eq!(store.claim(&mine).await.unwrap_err().kind(), ErrorKind::Ambiguous);
+        assert_eq!(store.inspect(&mine.name).await.unwrap().holders[0].token, mine.floor, "the primary has raised it");
+        let renewal = renewed(&store, &mine, before).await;
+        assert!(matches!(renewal, Renewal::Renewed(_)), "{renewal:?}");
+        assert!(heard.load(Ordering::Relaxed), "its answer to a claim tells");
+        assert_eq!(store.claim(&mine).await.unwrap_err().kind(), ErrorKind::Ambiguous);
+        replica.resume().unwrap();
+        until_synced(&primary, &replica).await;
+        assert_eq!(Some(until_replicated(&store, &mine).await.token), mine.floor);
     })
     .await;
 }
