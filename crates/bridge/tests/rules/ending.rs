@@ -171,20 +171,27 @@ async fn a_waiter_that_holds_in_both_is_told_by_any_renewal() {
     assert!(matches!(renewed(&w.bridge, &mine, &grant).await, Renewal::Renewed(_)), "it is the same hold");
 }
 
-/// What a renewal has claimed for a waiter and could not have in new is given back, and core is told that it stands nowhere.
+/// What a renewal has claimed for a waiter and could not have in new is given back, and core is told that it stands nowhere: also while
+/// it cannot be given back, and so is not forgotten.
 #[tokio::test]
 async fn a_waiter_that_stands_nowhere_is_not_renewed() {
-    let w = world_of(Wire::silent, Wire::silent);
-    let (mine, other) = (fair("mine"), fair("stage 1"));
-    granted(&w.old.memory, &other).await;
-    let place = waits(&w.bridge, &mine).await;
-    release(&w.old.memory, &other).await;
-    w.plan.away("new", true);
-    let lease = LeaseRef::new(Arc::new(mine.clone()), place, None);
-    let asked = [lease];
-    assert!(matches!(drive(w.bridge.renew(&asked)).await.unwrap().unwrap().remove(0), Renewal::Unknown(_)));
-    assert_eq!(w.left(), (0, 0), "nobody is kept out of old for nothing");
-    assert!(matches!(drive(w.bridge.renew(&asked)).await.unwrap().unwrap().remove(0), Renewal::Lost(_)));
-    w.plan.away("new", false);
-    granted(&w.bridge, &mine).await;
+    for is_given_back in [true, false] {
+        let w = world_of(Wire::silent, Wire::silent);
+        let (mine, other) = (fair("mine"), fair("stage 1"));
+        granted(&w.old.memory, &other).await;
+        let place = waits(&w.bridge, &mine).await;
+        release(&w.old.memory, &other).await;
+        w.plan.away("new", true);
+        w.plan.sent();
+        if !is_given_back {
+            w.plan.fault(3, Fault::Refused);
+        }
+        let asked = [LeaseRef::new(Arc::new(mine.clone()), place, None)];
+        assert!(matches!(drive(w.bridge.renew(&asked)).await.unwrap().unwrap().remove(0), Renewal::Unknown(_)));
+        assert_eq!(w.plan.sent(), ["old renew", "old claim", "new claim", "old release"]);
+        assert_eq!(w.left(), (usize::from(!is_given_back), 0), "nobody is kept out of old for nothing");
+        assert!(matches!(drive(w.bridge.renew(&asked)).await.unwrap().unwrap().remove(0), Renewal::Lost(_)));
+        w.plan.away("new", false);
+        granted(&w.bridge, &mine).await;
+    }
 }
