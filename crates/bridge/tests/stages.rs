@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold_bridge::Bridge;
@@ -50,8 +50,9 @@ impl World {
         (Store::new(backend), [old, new])
     }
 
-    /// Counts under the lock. The gate refuses a token that is no greater than those before: never that of a valid guard.
-    async fn count(&self, store: &Store, kind: usize) -> bool {
+    /// Counts under the lock, and takes so long for it. The gate refuses a token that is no greater than those before: never that of a
+    /// valid guard.
+    async fn count(&self, store: &Store, kind: usize, work: Duration) -> bool {
         let lock = store.lock(NAME).ttl(TTL);
         let lock = if kind.is_multiple_of(3) { lock.fast() } else { lock };
         let Ok(guard) = lock.acquire_timeout(TTL * 20).await else { return false };
@@ -59,6 +60,7 @@ impl World {
         let fresh = self.counted.gate.write(&guard, |()| ()).is_ok();
         assert!(fresh || !guard.is_valid(), "{} after {:?}", guard.fencing_token(), self.counted.gate.seen());
         tokio::task::yield_now().await;
+        tokio::time::sleep(work).await;
         if guard.is_valid() {
             self.counted.counter.store(before + 1, Ordering::Relaxed);
             self.counted.turns.fetch_add(1, Ordering::Relaxed);
@@ -67,16 +69,22 @@ impl World {
         true
     }
 
-    /// Clients of these stages, each of which counts so many times; the first of each stage is killed in the middle of a hold.
+    /// Clients of these stages, each of which counts so many times at least. The first of each stage once holds for longer than a
+    /// lease while all others want it, and is killed in the middle of its last hold.
     async fn phase(&self, stages: &[Stage], rounds: usize, seed: u64) {
         let mut all = Vec::new();
+        let long_ones = Arc::new(AtomicUsize::new(stages.len()));
         for (n, stage) in stages.iter().flat_map(|stage| [*stage; 3]).enumerate() {
-            let world = self.clone();
+            let (world, long_ones) = (self.clone(), long_ones.clone());
             all.push(tokio::spawn(async move {
                 let (store, parts) = world.client(stage, seed + n as u64);
-                let mut done = 0;
-                for round in 0..rounds {
-                    done += usize::from(world.count(&store, round + n).await);
+                let (mut done, mut round) = (0, 0);
+                while round < rounds || long_ones.load(Ordering::Relaxed) > 0 {
+                    let long = n.is_multiple_of(3) && round == 1;
+                    let work = if long { TTL * 3 / 2 } else { Duration::ZERO };
+                    done += usize::from(world.count(&store, round + n, work).await);
+                    long_ones.fetch_sub(usize::from(long), Ordering::Relaxed);
+                    round += 1;
                 }
                 if n.is_multiple_of(3) {
                     let _held = store.lock(NAME).ttl(TTL).acquire_timeout(TTL * 20).await;
@@ -98,7 +106,8 @@ impl World {
 async fn no_count_is_lost_and_no_token_falls_over_the_move_and_back() {
     let counted = Counted { counter: AtomicU64::new(0), turns: AtomicU64::new(0), gate: FenceGate::new(()) };
     let world = World { old: Memory::new(), new: Memory::new(), counted: Arc::new(counted) };
-    world.old.raise(leasehold_core::FencingToken::new(1_000_000)).await.unwrap();
+    // The new store's tokens are ahead: those of the old one's own clients have to follow.
+    world.new.raise(leasehold_core::FencingToken::new(1_000_000)).await.unwrap();
     world.phase(&[Stage::One], 10, 100).await;
     world.phase(&[Stage::One, Stage::Bridge], 10, 200).await;
     world.phase(&[Stage::Bridge], 10, 300).await;
