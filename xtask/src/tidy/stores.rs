@@ -8,14 +8,14 @@ use std::{
 /// How many lines of code each store, and what lies below it, may take, tests not counted. About 600 is the aim: a change that
 /// raises one says why.
 const STORES: [(&str, usize); 8] = [
-    ("memory", 512),
-    ("sqlite", 2636),
-    ("redis", 1580),
+    ("memory", 502),
+    ("sqlite", 2628),
+    ("redis", 1578),
     ("redis-client", 2296),
-    ("redlock", 1170),
-    ("etcd", 3037),
-    ("zookeeper", 2510),
-    ("postgres", 2430),
+    ("redlock", 1168),
+    ("etcd", 3024),
+    ("zookeeper", 2497),
+    ("postgres", 2426),
 ];
 /// The files of a store, and folders of the same names. Who has read one store knows where to look in all others. What
 /// knows no lock is in `client`.
