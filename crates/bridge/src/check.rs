@@ -6,7 +6,7 @@ use leasehold_core::seam::{Claim, ClaimId, Claimed, Mode, WaitPolicy};
 use leasehold_core::{Error, ErrorKind, Result};
 
 use crate::Bridge;
-use crate::pair::{Side, limit};
+use crate::pair::Side;
 
 /// The least lease of what is claimed to see if the other store has it, too.
 const PROBE: Duration = Duration::from_secs(2);
@@ -29,7 +29,7 @@ impl Bridge {
         let (old, new) = (self.pair.on(Side::Old), self.pair.on(Side::New));
         let (old_mark, new_mark) = self.both(old.mark(), new.mark()).await?;
         for (side, mark) in [(Side::New, old_mark), (Side::Old, new_mark)] {
-            let most = limit(self.pair.raises(side));
+            let most = self.pair.limit(side);
             if mark >= most {
                 let why = format!(
                     "the {side} store raises its tokens to {most} at most, and those of the other are at {mark}"

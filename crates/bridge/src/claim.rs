@@ -18,7 +18,7 @@ use leasehold_core::{Error, ErrorKind, FencingToken, Loss, Raises, Result};
 
 use crate::Bridge;
 use crate::children::{Parent, Stays};
-use crate::pair::{Side, limit};
+use crate::pair::Side;
 use crate::stay::{Held, Stay};
 
 /// How many requests one claim may take until both stores agree. Two are usual, and three where new has greater tokens.
@@ -196,7 +196,7 @@ impl<'a> Attempt<'a> {
 
     /// The place in this store, and all that are taken from now on, get greater numbers than `token`.
     async fn raise(&self, side: Side, token: FencingToken) -> Result<()> {
-        let limit = limit(self.bridge.pair.raises(side));
+        let limit = self.bridge.pair.limit(side);
         let stay = |stays: &mut Stays| stays.on(side).as_ref().map(|stay| stay.claim.id);
         let before = self.parent.with(stay);
         let raised = if token >= limit {

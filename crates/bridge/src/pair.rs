@@ -81,6 +81,11 @@ impl Pair {
         }
     }
 
+    /// How far this store can raise its tokens.
+    pub(crate) fn limit(&self, side: Side) -> FencingToken {
+        self.raises(side).limit().unwrap_or(FencingToken::new(0))
+    }
+
     pub(crate) fn raises(&self, side: Side) -> Raises {
         match side {
             Side::Old => self.raises[0],
@@ -109,13 +114,5 @@ impl Pair {
             .min_hold_outlives_process(old.min_hold_outlives_process && new.min_hold_outlives_process)
             .notes("holds in two stores, during a move from one to the other; ends with the one that ends first")
             .warnings(warnings)
-    }
-}
-
-/// How far a store can raise its tokens.
-pub(crate) fn limit(raises: Raises) -> FencingToken {
-    match raises {
-        Raises::Places(limit) | Raises::Holds(limit) => limit,
-        _ => FencingToken::new(0),
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, stdout};
 use std::time::Duration;
 
 use leasehold::seam::Backend;
-use leasehold::{Error, ErrorKind, FencingToken, LockQueue, Name, Participant, Raises, Result};
+use leasehold::{Error, ErrorKind, FencingToken, LockQueue, Name, Participant, Result};
 use serde_json::json;
 
 use crate::exit::{self, Exit, say};
@@ -120,9 +120,8 @@ async fn seal<'a>(
     (to, new): Of<'a>,
     force: bool,
 ) -> std::result::Result<Sealed, (&'a StoreUrl, Error)> {
-    let most = match new.guarantees().raises {
-        Raises::Holds(most) | Raises::Places(most) => most,
-        _ => return Err((to, Error::new(ErrorKind::Unsupported, "the tokens of this store cannot be raised"))),
+    let Some(most) = new.guarantees().raises.limit() else {
+        return Err((to, Error::new(ErrorKind::Unsupported, "the tokens of this store cannot be raised")));
     };
     let (alone, more) = held_alone((from, old), (to, new)).await?;
     let mark = old.mark().await.map_err(|e| (from, e))?;

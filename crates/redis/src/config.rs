@@ -188,7 +188,7 @@ impl Config {
     /// It makes it less likely that a failover forgets a lock, and not safe: a replica that never acknowledged may be the one
     /// that is promoted, renewals and releases are not waited for, and an acknowledged write is in a replica's memory, not
     /// on its disk. Only the fencing token survives a failover. A claim costs two requests more, on a connection of their
-    /// own; a waiter that is granted the lock claims again, to wait for the replicas too.
+    /// own; a waiter that is granted the lock, and a hold whose token was raised, claim again, to wait for the replicas too.
     #[must_use]
     pub fn min_replicas(mut self, least: u32, within: Duration) -> Config {
         self.min_replicas = (least > 0).then_some((least, within.max(Duration::from_millis(1))));

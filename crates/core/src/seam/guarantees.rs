@@ -194,6 +194,14 @@ pub enum Raises {
 }
 
 impl Raises {
+    /// How far; `None`: not at all.
+    pub const fn limit(&self) -> Option<FencingToken> {
+        match self {
+            Raises::No => None,
+            Raises::Places(limit) | Raises::Holds(limit) => Some(*limit),
+        }
+    }
+
     /// What a store asks before it does anything for a claim with this [`floor`](crate::seam::Claim), or for a
     /// [`raise`](crate::seam::Backend::raise) to it (S16, S17): is it within the limit? The limit itself is. Without a floor there
     /// is nothing to refuse, and where nothing is raised a floor changes nothing, however great it is.
@@ -212,8 +220,8 @@ impl Raises {
     /// assert!(RAISES.check(Some(FencingToken::new(1_001))).is_err());
     /// ```
     pub fn check(&self, floor: Option<FencingToken>) -> Result<()> {
-        match (*self, floor) {
-            (Raises::Places(limit) | Raises::Holds(limit), Some(floor)) if floor > limit => {
+        match (self.limit(), floor) {
+            (Some(limit), Some(floor)) if floor > limit => {
                 Err(Error::new(ErrorKind::Invalid, format!("tokens cannot be raised to {floor}, only to {limit}")))
             }
             _ => Ok(()),

@@ -3,17 +3,14 @@
 use std::sync::Arc;
 
 use leasehold_core::seam::{Backend, LeaseRef, Place, Renewal, WaitPolicy};
-use leasehold_core::{ErrorKind, FencingToken, Raises};
+use leasehold_core::{ErrorKind, FencingToken};
 
 use super::{SOON, behind, far, for_long, number, tokens, with_floor};
 use crate::cases::token::{next, next_turn};
 use crate::context::{TestContext, expect_kind, given_back, granted, renewed, taken, waiting, within};
 
 fn limit(client: &dyn Backend) -> FencingToken {
-    match client.guarantees().raises {
-        Raises::Holds(limit) | Raises::Places(limit) => limit,
-        other => panic!("{other:?}"),
-    }
+    client.guarantees().raises.limit().unwrap()
 }
 
 /// S16, S17: a number beyond the limit is refused, and changes nothing: no hold, no place, no later token.
