@@ -54,6 +54,10 @@ BEGIN
             what := 'done';
             IF changed THEN
                 SELECT r.channels, r.payloads INTO channels, payloads FROM stir_1(p_name, channels, payloads) r;
+            ELSE
+                -- Nobody waits for its being stored. A server that crashes before it is brings the hold back, until its lease ends; but not
+                -- once a later grant is stored, which comes behind it.
+                PERFORM set_config('synchronous_commit', 'off', true);
             END IF;
             RETURN;
         END IF;
