@@ -57,7 +57,7 @@ CREATE OR REPLACE FUNCTION leasehold.hex_1(p_claim uuid) RETURNS text LANGUAGE s
 $$ SELECT replace(p_claim::text, '-', '') $$;
 
 -- The next token of a name: from the floor on, if there is one. The clock matters without one, and where no token is known, or was lost.
-CREATE OR REPLACE FUNCTION leasehold.next_1(p_last bigint, p_floor bigint, p_now timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+CREATE OR REPLACE FUNCTION leasehold.next_1(p_last bigint, p_floor bigint, p_now timestamptz) RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT greatest(p_last + 1, p_floor, CASE WHEN p_floor IS NULL OR p_last = 0 THEN (extract(epoch FROM p_now) * 1000000)::bigint END)
 $$;
 
