@@ -1,4 +1,4 @@
-//! Standbys: the server that may write is found, a promotion is followed, and what it loses is told by tokens.
+//! Standbys: the server that may write is found, a promotion is followed, and what it loses is told by tokens. And a crash.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
@@ -7,8 +7,9 @@ mod support;
 use std::time::Duration;
 
 use leasehold_core::seam::{Backend, Claim, Mode, Renewal, WaitPolicy};
-use leasehold_core::{ErrorKind, Store};
+use leasehold_core::{ErrorKind, FencingToken, Store};
 use leasehold_postgres::{HELD, LOST, Postgres};
+use leasehold_testbed::PostgresOptions;
 use support::*;
 
 /// Longer than it takes to kill a server, to promote another, and to connect to that.
@@ -134,6 +135,40 @@ async fn a_primary_that_became_read_only_is_left() {
         assert!(words.contains("read-only"), "{words}");
         primary.query(&format!("ALTER ROLE {} RESET default_transaction_read_only", Server::USER)).await.unwrap();
         until(async || store.claim(&long("b")).await.is_ok()).await;
+    })
+    .await;
+}
+
+/// A release that nobody waits behind is not stored before it is answered. So the hold may be back after a crash, for what was left of its
+/// lease, and never once somebody was granted anything: that is stored behind it.
+#[tokio::test]
+async fn a_release_may_be_lost_with_the_server_until_anything_is_granted() {
+    bounded(async {
+        let server = Server::start_with(&PostgresOptions::default().set("wal_writer_delay", "10s")).await.unwrap();
+        let store = client(&server).await;
+        let mut before = FencingToken::new(0);
+        for is_stored in [false, true, false] {
+            let mut mine = claim("a", WaitPolicy::Try);
+            mine.ttl = Duration::from_secs(3);
+            let token = granted(&store, &mine).await.token;
+            assert!(token > before, "{token} {before}");
+            before = token;
+            store.release(&mine, None).await.unwrap();
+            if is_stored {
+                let other = claim("b", WaitPolicy::Try);
+                granted(&store, &other).await;
+            }
+            server.restart_with_data().await.unwrap();
+            let back = server.number("SELECT count(*) FROM leasehold.place WHERE name = 'a'").await.unwrap();
+            assert!(back == 0 || !is_stored);
+            let store = Store::new(client(&server).await);
+            let next = store.lock("a").acquire_timeout(mine.ttl * 2).await.unwrap();
+            assert!(next.fencing_token() > before, "{} {before}", next.fencing_token());
+            before = next.fencing_token();
+            next.release().await.unwrap();
+            // This one is stored.
+            store.lock("c").acquire().await.unwrap().release().await.unwrap();
+        }
     })
     .await;
 }
