@@ -29,11 +29,13 @@ const NOTES: &str = "benches/notes";
 const BEFORE: &str = "docs/benchmarks/before.json";
 
 /// What is measured, in this order; of rows whose rounds differ most there are more.
-const RUNS: [(&str, &str); 5] = [
+const RUNS: [(&str, &str); 7] = [
     ("quiet", "--quick --peers"),
+    ("quiet-postgres", "--quick --store postgres"),
     ("quiet-more", "--quick --row alone --row gap --rounds 15"),
     ("disk", "--quick --row gap --row alone --store etcd --store zookeeper --store postgres"),
     ("beside", "--quick --beside 2"),
+    ("beside-postgres", "--quick --store postgres --beside 2"),
     (CURVES, "--row line --row clients --row many --row held --row idle --rounds 5"),
 ];
 /// The run of servers that write to a disk.
@@ -49,8 +51,9 @@ pub fn page(words: &[&str], folder: &Path) -> Result<()> {
             }
         }
         let file = |name: &str| folder.join(name).with_extension("json").display().to_string();
-        let quiet = ["quiet", "quiet-more", DISK].map(file).join(",");
-        let mut runs = vec![format!("before={BEFORE}"), format!("quiet={quiet}"), format!("beside={}", file("beside"))];
+        let quiet = ["quiet", "quiet-postgres", "quiet-more", DISK].map(file).join(",");
+        let beside = ["beside", "beside-postgres"].map(file).join(",");
+        let mut runs = vec![format!("before={BEFORE}"), format!("quiet={quiet}"), format!("beside={beside}")];
         if Path::new(&file(CURVES)).exists() {
             runs.push(format!("{CURVES}={}", file(CURVES)));
         }

@@ -17,7 +17,7 @@ use crate::work::idle;
 pub struct Idle;
 
 /// Of the thousand in the short run: what is read once in a lease is in their window, which is one.
-const THOUSANDS: Duration = Duration::from_secs(6);
+const THOUSANDS: Duration = Duration::from_secs(5);
 
 /// As short as every store allows where time is short.
 fn ttl(plan: &Plan) -> Duration {
