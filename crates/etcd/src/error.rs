@@ -34,6 +34,9 @@ const NOT_EXECUTED: [&str; 7] = [
     "dns error",
 ];
 
+/// How a connection says that nothing drives it any more: the runtime has ended in which it was made. Nothing is sent over it.
+const NOT_READY: &str = "Service was not ready";
+
 /// How etcd says that it stores nothing more until its alarm is disarmed.
 const FULL: &str = "database space exceeded";
 
@@ -75,6 +78,11 @@ impl Failure {
         self.why.contains(FULL)
     }
 
+    /// Whether only another connection can send it.
+    pub(crate) fn is_not_sent(&self) -> bool {
+        self.why.contains(NOT_READY)
+    }
+
     /// Whether another token may be let in.
     pub(crate) fn is_stale_token(&self) -> bool {
         STALE_TOKEN.iter().any(|words| self.why.contains(words))
@@ -109,7 +117,7 @@ impl From<ClientError> for Failure {
         let broken = status.source().is_some();
         let says = |words: &[&str]| words.iter().any(|word| status.message().contains(word));
         let kind = match status.code() {
-            _ if is_of_connecting(&status) => Unavailable,
+            _ if is_of_connecting(&status) || says(&[NOT_READY]) => Unavailable,
             Code::NotFound if says(&[LEASE_NOT_FOUND]) => Lost,
             Code::Unauthenticated | Code::PermissionDenied => Denied,
             // How etcd says that a password is wrong, a user is needed, or that it knows no users at all.
@@ -154,6 +162,7 @@ mod tests {
         assert_eq!(kind(Code::Unavailable, "tcp connect error"), Unavailable);
         assert_eq!(kind(Code::Unavailable, "etcdserver: no leader"), Unavailable);
         assert_eq!(kind(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded"), Unavailable);
+        assert_eq!(kind(Code::Unknown, "Service was not ready: transport error"), Unavailable);
         assert_eq!(kind(Code::InvalidArgument, "etcdserver: revision of auth store is old"), Unavailable);
         assert_eq!(kind(Code::Unavailable, "etcdserver: request timed out"), Ambiguous);
         assert_eq!(kind(Code::Unavailable, "keep-alive timed out"), Ambiguous);

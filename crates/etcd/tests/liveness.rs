@@ -130,6 +130,32 @@ fn a_renewal_in_a_runtime_that_is_not_driven_is_passed_by() {
     }));
 }
 
+/// A connection that was made anew in a runtime that ends is not the last one.
+#[test]
+fn a_connection_of_a_runtime_that_has_ended_is_made_anew() {
+    let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let (_server, store) = first.block_on(within(60, async {
+        let server = server().await;
+        let store = Store::new(client(server.addr()).await).ttl(Duration::from_secs(6));
+        (server, store)
+    }));
+    // Nobody drives the first, with its connection, which is taken for dead.
+    second.block_on(within(60, hold(&store)));
+    drop(second);
+    first.block_on(within(60, hold(&store)));
+}
+
+/// Holds it, as soon as it is granted, and gives it back.
+async fn hold(store: &Store) {
+    loop {
+        match store.lock("a").acquire().await {
+            Ok(guard) => return give_back(guard).await,
+            Err(error) => assert!(error.is_retryable(), "{error:?}"),
+        }
+    }
+}
+
 /// A lease that was asked for in a runtime that is driven no more holds up no other.
 #[test]
 fn a_lease_asked_for_in_a_runtime_that_is_not_driven_is_passed_by() {

@@ -227,8 +227,8 @@ impl Cluster {
             let answer = timeout(time_limit, attempt).await;
             let took = answer.is_ok().then(|| Moment::now().since(sent));
             let outcome = answer.unwrap_or_else(|_| Err(Failure::new(Ambiguous, "no answer in time")));
-            if outcome.as_ref().is_err_and(Failure::is_stale_token) && !renewed {
-                // It was refused before anything was executed. A new connection authenticates anew.
+            if outcome.as_ref().is_err_and(|failure| failure.is_stale_token() || failure.is_not_sent()) && !renewed {
+                // Nothing was executed. A new connection authenticates anew, and lives in this runtime.
                 renewed = true;
                 self.forget(at, number);
                 continue;
