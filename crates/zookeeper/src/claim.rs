@@ -266,11 +266,11 @@ impl Attempt<'_> {
         let known = session
             .handler()
             .with_entry(claim.id, entry)
-            .map(|tracked| (tracked.held, tracked.held || tracked.is_stale(session), tracked.stored.clone()));
-        let (Some((held, verify, stored)), Some((path, _))) = (known, entry.created()) else {
+            .map(|tracked| (tracked.held, tracked.held.is_some() || tracked.is_stale(session), tracked.stored.clone()));
+        let (Some((held, verify, stored)), Some((path, czxid))) = (known, entry.created()) else {
             return Ok(Err(withdrawn()));
         };
-        let downgrade = held && (stored.0, claim.mode) == (Mode::Exclusive, Mode::Shared);
+        let downgrade = held.is_some() && (stored.0, claim.mode) == (Mode::Exclusive, Mode::Shared);
         let new = (if downgrade { Mode::Shared } else { stored.0 }, claim.label.clone());
         let store = awaited == Some(true) || new != stored;
         let asked = Moment::now();
@@ -290,7 +290,8 @@ impl Attempt<'_> {
             if store || verify {
                 tracked.verified(asked);
             }
-            (tracked.held, tracked.stored, tracked.wait) = (true, new, None);
+            let number = held.unwrap_or_else(|| session.number(czxid));
+            (tracked.held, tracked.stored, tracked.wait) = (Some(number), new, None);
             tracked.grant(session)
         });
         let beside = claims.holds_as(entry, stored.0, downgrade);

@@ -35,11 +35,7 @@ impl ZooKeeper {
         let ours = place.filter(|place| {
             by.is_valid()
                 && names::is_of(place.as_str(), by.full_name())
-                && self
-                    .sessions
-                    .all()
-                    .iter()
-                    .any(|session| session.handler().holds(place, |czxid| session.number(czxid) == number))
+                && self.sessions.all().iter().any(|session| session.handler().holds(place, number))
         });
         ours.map(|place| place.as_str().to_owned()).ok_or_else(|| {
             Error::new(ErrorKind::Lost, "this ZooKeeper client holds nothing with this token").with_name(by.name())

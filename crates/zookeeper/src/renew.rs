@@ -63,7 +63,7 @@ async fn verify(session: &Session, due: Due, loss: Loss) -> Answer<()> {
     let known: Vec<(ClaimId, Arc<str>)> = {
         let claims = session.handler();
         let compared =
-            claims.tracked.iter().filter(|(_, tracked)| due == Due::All || due == Due::Holds && tracked.held);
+            claims.tracked.iter().filter(|(_, tracked)| due == Due::All || due == Due::Holds && tracked.held.is_some());
         compared.filter_map(|(id, tracked)| Some((*id, path(tracked)?))).collect()
     };
     if known.is_empty() && due != Due::All {

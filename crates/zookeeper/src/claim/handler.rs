@@ -40,7 +40,7 @@ impl SessionHandler for Claims {
     }
 
     fn is_holding(&self) -> bool {
-        self.tracked.values().any(|tracked| tracked.held)
+        self.tracked.values().any(|tracked| tracked.held.is_some())
     }
 
     fn is_idle(&self) -> bool {

@@ -66,8 +66,8 @@ pub(crate) struct Tracked {
     lease: Duration,
     /// The mode and the label that were last stored.
     pub(crate) stored: (Mode, Arc<str>),
-    /// It is granted.
-    pub(crate) held: bool,
+    /// The number of its token, if it is granted: that stays, whatever becomes of raises.
+    pub(crate) held: Option<i64>,
     /// For what it waits.
     pub(crate) wait: Option<Box<Wait>>,
 }
@@ -132,7 +132,7 @@ impl Claims {
             }
             self.bytes += entry.bytes();
             let (entry, stored) = (entry.clone(), (claim.mode, claim.label.clone()));
-            let tracked = Tracked { entry, last_used: now, verified: now, lease, stored, held: false, wait: None };
+            let tracked = Tracked { entry, last_used: now, verified: now, lease, stored, held: None, wait: None };
             self.tracked.insert(claim.id, Box::new(tracked));
         }
         has_room
@@ -147,7 +147,7 @@ impl Claims {
 
     /// Which entries are to be compared with the session's nodes at this renewal. There are three in a lease.
     pub(crate) fn due(&self, lease: Duration, now: Moment) -> Due {
-        let holds = self.tracked.values().filter(|tracked| tracked.held).count();
+        let holds = self.tracked.values().filter(|tracked| tracked.held.is_some()).count();
         let is_long_ago = self.last_verified.is_none_or(|last| last + lease * 5 / 6 <= now);
         if is_long_ago || holds * READ_BYTES > self.tracked.len() {
             Due::All
@@ -172,10 +172,10 @@ impl Claims {
         }
     }
 
-    /// Whether a hold's node is at this path, created by a transaction that is the one.
-    pub(crate) fn holds(&self, place: &Place, is_the_one: impl Fn(i64) -> bool) -> bool {
-        let is_it = |(path, czxid): (&Arc<str>, i64)| **path == *place.as_str() && is_the_one(czxid);
-        self.tracked.values().any(|tracked| tracked.held && tracked.entry.created().is_some_and(is_it))
+    /// Whether the node of a hold with this number is at this path.
+    pub(crate) fn holds(&self, place: &Place, number: i64) -> bool {
+        let is_there = |tracked: &Tracked| tracked.entry.created().is_some_and(|(path, _)| **path == *place.as_str());
+        self.tracked.values().any(|tracked| tracked.held == Some(number) && is_there(tracked))
     }
 
     /// The claim with this entry holds in this mode. Returns whom that lets in beside it: those that wait for the end of an exclusive
@@ -285,7 +285,7 @@ fn hint(followers: Vec<(ClaimId, Weak<AtomicU8>)>, what: u8) -> Vec<ClaimId> {
 impl Tracked {
     /// What is known of it without asking.
     pub(crate) fn known(&mut self) -> Known {
-        let Some(wait) = &mut self.wait else { return if self.held { Known::Held } else { Known::Unknown } };
+        let Some(wait) = &mut self.wait else { return if self.held.is_some() { Known::Held } else { Known::Unknown } };
         let alone = matches!(self.stored.0, Mode::Exclusive | Mode::Shared);
         match wait.hint.0.load(Ordering::SeqCst) {
             _ if wait.connection.has_changed().is_err() => Known::Unknown,
@@ -316,9 +316,8 @@ impl Tracked {
 
     /// Its grant if it holds, as is verified now.
     pub(crate) fn grant(&self, session: &Session) -> Option<Grant> {
-        let (path, czxid) = self.entry.created().filter(|_| self.held)?;
-        let validity = self.validity(&session.state().liveness);
-        Some(Grant::of_place(Place::new(path.clone()), session.number(czxid), validity))
+        let ((path, _), number) = (self.entry.created()?, self.held?);
+        Some(Grant::of_place(Place::new(path.clone()), number, self.validity(&session.state().liveness)))
     }
 }
 

@@ -109,10 +109,13 @@ impl Base {
             None => Raises::default(),
         };
         let mut known = locked(&self.known);
-        // What was true of a transaction stays true, also if somebody removes the node.
-        known.raises.0.extend(raises.0);
-        // Not of a connection that is closed: its watch would keep what is left of it.
+        // Not of a connection that is closed: its watch would keep what is left of it, and another one may have read more by now.
         known.watch = client.closed.has_changed().is_ok().then(|| (client.closed.clone(), watch));
+        match known.watch {
+            // If the node is gone, or an older one is there again, nobody else counts with the raises that it has lost.
+            Some(_) => known.raises = raises,
+            None => known.raises.0.extend(raises.0),
+        }
         Ok(())
     }
 
