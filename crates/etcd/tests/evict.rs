@@ -140,7 +140,7 @@ async fn a_full_server_still_evicts_and_releases() {
             testbed::EtcdOptions { extra: vec!["--quota-backend-bytes=2000000".into()], ..Default::default() };
         let server = testbed::Etcd::start_with(&options).await.unwrap();
         let (etcd, operator) = (client(server.addr()).await, client(server.addr()).await);
-        let store = Store::new(etcd).ttl(Duration::from_secs(3));
+        let store = Store::new(etcd).ttl(Duration::from_secs(10));
         let (one, two) = (store.lock("a").acquire().await.unwrap(), store.lock("b").acquire().await.unwrap());
         let mut raw = raw(&server).await;
         while raw.put("junk", vec![0; 300_000], None).await.is_ok() {}

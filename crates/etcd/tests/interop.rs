@@ -174,7 +174,7 @@ async fn the_write_of_a_holder_that_was_paused_is_refused() {
         assert_eq!(others.still_holds(&paused).unwrap_err().kind(), ErrorKind::Lost, "it is not theirs");
 
         proxy.hold();
-        let next = other.lock("rows").ttl(ttl).acquire().await.unwrap();
+        let next = other.lock("rows").ttl(LONG).acquire().await.unwrap();
         assert!(next.fencing_token() > paused.fencing_token());
         let now = others.still_holds(&next).unwrap();
         // The write that the paused holder had under way, or makes without asking its guard.
@@ -185,7 +185,7 @@ async fn the_write_of_a_holder_that_was_paused_is_refused() {
 
         // The same key is used again for the next hold, and is another one.
         next.release().await.unwrap();
-        let again = other.lock("rows").ttl(ttl).acquire().await.unwrap();
+        let again = other.lock("rows").ttl(LONG).acquire().await.unwrap();
         assert!(!raw.txn(write(&now, "stale")).await.unwrap().succeeded());
         let view = again.view();
         assert!(others.still_holds(&view).is_ok());
@@ -254,13 +254,17 @@ async fn etcdctl_sees_the_value_of_a_leader() {
         let server = server().await;
         let store = store(&server).await;
         let leadership = store.election("a").campaign("10.0.0.7:8080").await.unwrap();
-        let listen = tokio::process::Command::new("timeout")
+        let mut listener = tokio::process::Command::new("etcdctl")
             .env("ETCDCTL_API", "3")
-            .args(["3", "etcdctl", "--endpoints", &server.url(), "elect", "-l", "test/a"])
+            .args(["--endpoints", &server.url(), "elect", "-l", "test/a"])
             .kill_on_drop(true)
-            .output();
-        let heard = String::from_utf8(within(20, listen).await.unwrap().stdout).unwrap();
-        assert!(heard.contains("test/a/") && heard.lines().any(|line| line == "10.0.0.7:8080"), "{heard}");
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The key is said first.
+        let mut heard = BufReader::new(listener.stdout.take().unwrap()).lines();
+        hears(&mut heard, &keys(&server, "test/a/").await[0]).await;
+        hears(&mut heard, "10.0.0.7:8080").await;
         leadership.resign().await.unwrap();
     })
     .await;

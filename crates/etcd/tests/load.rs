@@ -75,7 +75,14 @@ async fn a_stream_of_short_holds_starves_no_renewal_of_long_ones() {
                 let (lock, cycles) = (store.lock(("short", i)), cycles.clone());
                 tokio::spawn(async move {
                     loop {
-                        lock.acquire().await.unwrap().release().await.unwrap();
+                        // A hundred at once on a busy machine: a request may be given up.
+                        match lock.acquire().await {
+                            Ok(guard) => give_back(guard).await,
+                            Err(error) => {
+                                assert!(error.is_retryable(), "{error:?}");
+                                continue;
+                            }
+                        }
                         cycles.fetch_add(1, Relaxed);
                     }
                 })
@@ -104,7 +111,7 @@ async fn everybody_gets_a_turn(server: &testbed::Etcd, stores: &[Store], waiters
     let mut tasks: JoinSet<()> = JoinSet::new();
     for store in stores.iter().cycle().take(waiters) {
         let acquire = store.lock("a").acquire();
-        tasks.spawn(async move { acquire.await.unwrap().release().await.unwrap() });
+        tasks.spawn(async move { give_back(acquire.await.unwrap()).await });
     }
     while server.key_count().await.unwrap() != waiters as u64 + 1 {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -116,7 +123,13 @@ async fn everybody_gets_a_turn(server: &testbed::Etcd, stores: &[Store], waiters
         ended.unwrap();
     }
     let took = [stood.since(began), Moment::now().since(stood)];
-    assert!(keys(server, "test/a/").await.is_empty());
+    // What was not answered is released in the background, long before its lease ends.
+    within(20, async {
+        while !keys(server, "test/a/").await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
     took
 }
 

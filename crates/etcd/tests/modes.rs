@@ -163,7 +163,8 @@ async fn a_late_label_does_not_undo_a_downgrade() {
             let queue = reader.inspect(&"a".into()).await.unwrap();
             assert_eq!(queue.holders[0].label.as_deref(), Some("test"));
             reader.close().await.unwrap();
-            etcd.close().await.unwrap();
+            // The limit is so short that a busy machine may miss it.
+            while etcd.close().await.is_err() {}
         }
     })
     .await;

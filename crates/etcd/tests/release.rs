@@ -13,7 +13,7 @@ use leasehold_testbed as testbed;
 use tokio::time::timeout;
 
 /// A deletion that is held up in the network, and arrives when the name is held again: its release was dropped, or failed, or another
-/// endpoint answered. `None`: it was not held up.
+/// endpoint answered. `None`: that one was not held up.
 async fn late_deletion(server: &testbed::Etcd, way: u32) -> Option<bool> {
     let proxy = testbed::Proxy::to(server.addr()).await.unwrap();
     let second = if way == 2 { format!(",{}", server.addr()) } else { String::new() };
@@ -21,24 +21,26 @@ async fn late_deletion(server: &testbed::Etcd, way: u32) -> Option<bool> {
     let (first, next) = (fair("late"), fair("late"));
     becomes_granted(&etcd, &first).await;
     let trap = proxy.hold_matching("test/late/");
+    let mut answered = false;
     if way == 0 {
         let mut release = etcd.release(&first, None);
-        while !trap.has_sprung() {
-            assert!(timeout(Duration::from_millis(5), &mut release).await.is_err(), "it was not held up");
+        while !trap.has_sprung() && !answered {
+            // On a busy machine its time may be over before it is held up.
+            answered = timeout(Duration::from_millis(5), &mut release).await.is_ok();
         }
     }
     while etcd.release(&first, None).await.is_err() {}
-    let held_up = trap.has_sprung();
+    let sprung = trap.has_sprung();
     let token = becomes_granted(&etcd, &next).await.token;
     proxy.deliver_held();
-    if held_up {
+    if sprung {
         trap.done().await;
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let lives = keys(server, "test/late/").await.len() == 1 && becomes_granted(&etcd, &next).await.token == token;
     while etcd.release(&next, None).await.is_err() {}
     while etcd.close().await.is_err() {}
-    held_up.then_some(lives)
+    (sprung && !answered).then_some(lives)
 }
 
 #[tokio::test]

@@ -180,15 +180,17 @@ async fn late_claim(server: &testbed::Etcd, policy: WaitPolicy, withdrawn: bool)
     becomes_granted(&etcd, &warm).await;
     let trap = proxy.hold_matching("test/late/");
     let late = claim("late", policy, TTL);
-    // Two silences, and the client takes the connection for dead.
-    for _ in 0..2 {
+    // Two silences, and the client takes the connection for dead. On a busy machine it may have been late before, and the request with it.
+    for claims in 1.. {
         match etcd.claim(&late).await {
-            Err(error) => assert_eq!(error.kind(), ErrorKind::Ambiguous),
-            // On a busy machine it was taken for dead before.
+            Err(error) => assert!(error.is_retryable(), "{error:?}"),
+            // It was taken for dead before.
             Ok(answer) => assert!(matches!(answer, Claimed::Granted(_)) && trap.has_sprung(), "{answer:?}"),
         }
+        if claims >= 2 && trap.has_sprung() {
+            break;
+        }
     }
-    assert!(trap.has_sprung());
     // The limit is so short that a busy machine may miss it.
     while withdrawn && etcd.release(&late, None).await.is_err() {}
     proxy.deliver_held();
