@@ -40,8 +40,12 @@ async fn a_holder_behind_a_follower_that_was_cut_off_loses_before_another_holds(
         tokio::time::sleep(SHORT * 3).await;
         assert!(guard.is_valid());
         let next = tokio::spawn({
-            let near = near.clone();
-            async move { (hold(&near, "a", SHORT).await, Moment::now()) }
+            let (near, before) = (near.clone(), guard.view());
+            async move {
+                let next = hold(&near, "a", SHORT).await;
+                // Asked at once: a busy machine may be late.
+                (next, before.remaining(), Moment::now())
+            }
         });
         let watcher = at(ensemble.members()[leader].addr()).await;
         until(|| async { watcher.inspect(&"a".into()).await.is_ok_and(|queue| queue.waiters.len() == 1) }).await;
@@ -50,10 +54,9 @@ async fn a_holder_behind_a_follower_that_was_cut_off_loses_before_another_holds(
         let cut = Moment::now();
         assert_eq!(guard.lost().await, Loss::Expired);
         let lost = Moment::now().since(cut);
-        let (next, granted) = next.await.unwrap();
-        let granted = granted.since(cut);
-        println!("lost {lost:?} after the cut, the next one granted {granted:?} after it");
-        assert!(lost < granted);
+        let (next, still_left, granted) = next.await.unwrap();
+        println!("lost {lost:?} after the cut, the next one granted {:?} after it", granted.since(cut));
+        assert_eq!(still_left, Duration::ZERO, "two at once");
         assert!(next.fencing_token() > guard.fencing_token());
         // A trap it was: the follower still answers.
         assert_eq!(ensemble.members()[follower].mode().await.unwrap(), "follower", "cut off for too long already");
@@ -217,7 +220,7 @@ async fn a_late_connect_request_to_a_server_with_a_shorter_limit_ends_no_hold_ea
                     (next, before.remaining(), Moment::now())
                 }
             });
-            until(|| async { near.lock("a").inspect().await.unwrap().waiters.len() == 1 }).await;
+            until(|| async { near.lock("a").inspect().await.is_ok_and(|queue| queue.waiters.len() == 1) }).await;
             generous.hold();
             // The other server reports within half a tick what it has heard of. No longer: a server closes a connection that has
             // sent nothing for ten seconds.
@@ -266,8 +269,12 @@ async fn a_holder_whose_server_dies_goes_to_another_or_loses_first() {
         let (near, far) = (Store::new(near), Store::new(far));
         let guard = hold(&far, "a", SHORT).await;
         let next = tokio::spawn({
-            let near = near.clone();
-            async move { (hold_patiently(&near, "a", SHORT).await, Moment::now()) }
+            let (near, before) = (near.clone(), guard.view());
+            async move {
+                let next = hold_patiently(&near, "a", SHORT).await;
+                // Asked at once: a busy machine may be late.
+                (next, before.remaining(), Moment::now())
+            }
         });
         tokio::time::sleep(SHORT).await;
         let session = session_of(&ensemble, leader, "/test/a/").await;
@@ -278,14 +285,15 @@ async fn a_holder_whose_server_dies_goes_to_another_or_loses_first() {
         match lost {
             Ok((loss, lost)) => {
                 assert_eq!(loss, Loss::Expired);
-                let granted = next.await.unwrap().1;
+                let (_next, still_left, granted) = next.await.unwrap();
                 println!("the next one granted {:?} later", granted.since(lost));
-                assert!(lost < granted);
+                assert_eq!(still_left, Duration::ZERO, "two at once");
             }
             Err(_) => {
                 assert!(!next.is_finished() && guard.is_valid());
-                guard.release().await.unwrap();
-                next.await.unwrap().0.release().await.unwrap();
+                // What is not answered is released in the background.
+                drop(guard.release().await);
+                drop(next.await.unwrap().0.release().await);
             }
         }
     })

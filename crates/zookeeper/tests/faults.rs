@@ -152,12 +152,14 @@ async fn a_lost_reply_leaves_neither_a_twin_nor_an_orphan() {
             trap.done().await;
             until_entries(&server, 1, 2).await;
             if claims_again {
+                // It is connected again by then, on a busy machine not at the first time.
+                until(|| async { matches!(client.claim(&claim).await, Ok(Claimed::Granted(_))) }).await;
                 let grant = granted(&client, &claim).await;
                 assert_eq!(granted(&client, &claim).await.token, grant.token);
                 assert_eq!(client.inspect(&claim.name).await.unwrap().holders.len(), 1);
                 release(&client, &claim, &grant.place).await;
             } else {
-                client.release(&claim, None).await.unwrap();
+                until(|| async { client.release(&claim, None).await.is_ok() }).await;
             }
             until_entries(&server, 0, 2).await;
         }
@@ -289,7 +291,12 @@ async fn the_end_of_a_session_is_a_loss_in_time_and_its_waiters_take_new_places(
         let (far, near) = (at(proxy.addr()).await, client(&server).await);
         let (far_store, near_store) = (Store::new(far.clone()), Store::new(near.clone()));
         let guard = hold(&far_store, "a", SHORT).await;
-        let next = tokio::spawn(async move { (hold(&near_store, "a", SHORT).await, Moment::now(), near_store) });
+        let before = guard.view();
+        let next = tokio::spawn(async move {
+            let next = hold(&near_store, "a", SHORT).await;
+            // Asked at once: a busy machine may be late.
+            (next, before.remaining(), near_store)
+        });
         until(|| async { near.inspect(&"a".into()).await.is_ok_and(|queue| queue.waiters.len() == 1) }).await;
         let third = tokio::spawn({
             let far_store = far_store.clone();
@@ -298,9 +305,8 @@ async fn the_end_of_a_session_is_a_loss_in_time_and_its_waiters_take_new_places(
         until(|| async { near.inspect(&"a".into()).await.is_ok_and(|queue| queue.waiters.len() == 2) }).await;
         proxy.hold();
         assert_eq!(guard.lost().await, Loss::Expired);
-        let lost = Moment::now();
-        let (next, granted, _near_store) = next.await.unwrap();
-        assert!(lost < granted, "lost {:?} after the next one was in", lost.since(granted));
+        let (next, still_left, _near_store) = next.await.unwrap();
+        assert_eq!(still_left, Duration::ZERO, "two at once");
         assert!(next.fencing_token() > guard.fencing_token());
         proxy.heal().await;
         until(|| async { near.inspect(&"a".into()).await.is_ok_and(|queue| queue.waiters.len() == 1) }).await;
@@ -328,8 +334,14 @@ async fn slow_answers_shorten_a_lease_and_never_extend_it() {
         let _near = client(&server).await;
         proxy.delay_replies(slow);
         let store = Store::new(at(proxy.addr()).await);
-        let asked = Moment::now();
-        let guard = hold(&store, "a", ttl).await; // in a new session
+        // In a new session, which a busy machine may not open in time.
+        let (asked, guard) = loop {
+            let asked = Moment::now();
+            match store.lock("a").ttl(ttl).try_acquire().await {
+                Ok(guard) => break (asked, guard),
+                Err(e) => assert!(e.is_retryable(), "{e:?}"),
+            }
+        };
         for _ in 0..100 {
             let most = (ttl - ttl / 4 - slow * 2).max(ttl.saturating_sub(Moment::now().since(asked)));
             let remaining = guard.remaining();
