@@ -6,7 +6,7 @@ mod support;
 
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Mode, Renewal, WaitPolicy};
+use leasehold_core::seam::{Backend, Claim, Claimed, Mode, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, FencingToken, Store};
 use leasehold_postgres::{HELD, LOST, Postgres};
 use leasehold_testbed::PostgresOptions;
@@ -35,6 +35,17 @@ async fn of_both(primary: &Server, standby: &Server) -> Postgres {
     let hosts = format!("{},{}", standby.addr(), primary.addr());
     let url = format!("postgres://{user}:{password}@{hosts}/{database}?timeout=5000&target_session_attrs=read-write");
     connected(|| Postgres::connect(&url)).await
+}
+
+/// What is said of a hold once its own connections have followed, too.
+async fn known(store: &Postgres, claim: &Claim, token: FencingToken) -> Renewal {
+    let asked = [lease(claim, token)];
+    loop {
+        match store.renew(&asked).await.map(|mut answers| answers.remove(0)) {
+            Ok(Renewal::Unknown(_)) | Err(_) => sleep(10).await,
+            Ok(said) => return said,
+        }
+    }
 }
 
 fn long(name: &str) -> Claim {
@@ -74,7 +85,7 @@ async fn what_an_asynchronous_standby_lacks_is_granted_again_with_a_greater_toke
         standby.promote().await.unwrap();
         until(async || store.inspect(&"a".into()).await.is_ok()).await;
         // Its holder hears of it by its next renewal, and its transactions are refused.
-        assert!(matches!(renewed(&store, &mine, lost.token).await, Renewal::Lost(_)));
+        assert!(matches!(known(&store, &mine, lost.token).await, Renewal::Lost(_)));
         let program = program(&standby).await;
         assert_eq!(state(program.execute(HELD, &[&"a", &lost.token.as_i64()]).await), LOST);
         let next = granted(&store, &other).await;
@@ -100,12 +111,13 @@ async fn what_a_synchronous_standby_acknowledged_survives() {
         standby.pause().await.unwrap();
         let unknown = kind(store.claim(&long("b")).await);
         assert!(matches!(unknown, ErrorKind::Ambiguous | ErrorKind::Unavailable), "{unknown:?}");
-        busy(&store, &Claim::new("a", Mode::Exclusive, WaitPolicy::Try, LEASE, "test")).await;
+        let tried = Claim::new("a", Mode::Exclusive, WaitPolicy::Try, LEASE, "test");
+        until(async || matches!(store.claim(&tried).await, Ok(Claimed::Busy(_)))).await;
         primary.kill().await.unwrap();
         standby.resume().unwrap();
         standby.promote().await.unwrap();
         until(async || store.inspect(&"a".into()).await.is_ok()).await;
-        assert!(matches!(renewed(&store, &mine, grant.token).await, Renewal::Renewed(_)));
+        assert!(matches!(known(&store, &mine, grant.token).await, Renewal::Renewed(_)));
         waiting(&store, &other).await;
     })
     .await;
@@ -154,6 +166,8 @@ async fn a_release_may_be_lost_with_the_server_until_anything_is_granted() {
         for is_stored in [false, true, false] {
             let mut mine = claim("a", WaitPolicy::Try);
             mine.ttl = Duration::from_secs(3);
+            // The server was started anew since it was asked before.
+            until(async || matches!(store.claim(&mine).await, Ok(Claimed::Granted(_)))).await;
             let token = granted(&store, &mine).await.token;
             assert!(token > before, "{token} {before}");
             before = token;

@@ -229,9 +229,9 @@ async fn connections_that_are_ended_are_made_again() {
             let guard = store.lock(("a", round)).acquire().await.unwrap();
             guard.release().await.unwrap();
         }
-        held.confirm().await.unwrap();
+        until(async || held.confirm().await.is_ok()).await;
         server.restart_with_data().await.unwrap();
-        held.confirm().await.unwrap();
+        until(async || held.confirm().await.is_ok()).await;
         held.release().await.unwrap();
     })
     .await;

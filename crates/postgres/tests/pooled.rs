@@ -111,7 +111,8 @@ async fn statements_that_one_in_another_mode_forgets_are_sent_unprepared() {
         // Both of its kinds of connections broke, and it knows.
         until(async || store.mark().await.is_ok()).await;
         let nobody = claim("b", WaitPolicy::Try);
-        until(async || matches!(renewed(&store, &nobody, None).await, Renewal::Lost(_))).await;
+        let asked = [lease(&nobody, None)];
+        until(async || matches!(store.renew(&asked).await.as_deref(), Ok([Renewal::Lost(_)]))).await;
         for _ in 0..5 {
             let mine = claim("a", WaitPolicy::Try);
             let token = granted(&store, &mine).await.token;
