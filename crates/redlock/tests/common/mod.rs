@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, FencingToken};
 use leasehold_redlock::Redlock;
-pub use leasehold_testbed::seam::{TTL, bounded, kind, lease, refusals, renewed, sleep, until, words_without};
+pub use leasehold_testbed::seam::{TTL, bounded, connected, kind, lease, refusals, sleep, until, words_without};
 use leasehold_testbed::{Proxy, Redis, RedisOptions};
 
 /// Nodes that reach the disk before they answer, as a Redlock wants them.
@@ -20,17 +20,20 @@ pub fn url<'a>(addrs: impl IntoIterator<Item = &'a str>) -> String {
     format!("redlock://{}", addrs.into_iter().collect::<Vec<_>>().join(","))
 }
 
+/// Where nothing fails, a node that takes long says only that the machine is busy.
 pub async fn client(nodes: &[Redis]) -> Redlock {
-    Redlock::connect(&url(nodes.iter().map(|node| node.addr()))).await.unwrap()
+    let url = format!("{}?timeout=5000", url(nodes.iter().map(|node| node.addr())));
+    connected(|| Redlock::connect(&url)).await
 }
 
-/// A client behind one proxy for each node.
+/// A client behind one proxy for each node, which waits longer for each than usual, and no longer than tests of silence have time for.
 pub async fn through(nodes: &[Redis]) -> (Redlock, Vec<Proxy>) {
     let mut proxies = Vec::new();
     for node in nodes {
         proxies.push(Proxy::to(node.addr()).await.unwrap());
     }
-    (Redlock::connect(&url(proxies.iter().map(Proxy::addr))).await.unwrap(), proxies)
+    let url = format!("{}?timeout=1000", url(proxies.iter().map(Proxy::addr)));
+    (connected(|| Redlock::connect(&url)).await, proxies)
 }
 
 pub fn claim(name: &str, mode: Mode, policy: WaitPolicy, ttl: Duration) -> Claim {
@@ -65,6 +68,25 @@ pub async fn soon(store: &Redlock, claim: &Claim) -> Grant {
             Ok(_) => {}
             Err(e) => assert!(matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous), "{e:?}"),
         }
+        sleep(10).await;
+    }
+}
+
+/// What is said of a hold once it is known: of a busy machine's nodes no majority may answer in time.
+pub async fn renewed(store: &Redlock, claim: &Claim, token: FencingToken) -> Renewal {
+    let asked = [lease(claim, token)];
+    loop {
+        match store.renew(&asked).await.unwrap().remove(0) {
+            Renewal::Unknown(_) => sleep(10).await,
+            said => return said,
+        }
+    }
+}
+
+/// Releases it, and asks again for the same reason.
+pub async fn given_back(store: &Redlock, claim: &Claim) {
+    while let Err(e) = store.release(claim, None).await {
+        assert!(e.is_retryable(), "{e:?}");
         sleep(10).await;
     }
 }
@@ -155,9 +177,7 @@ pub async fn until_whole(store: &Redlock, nodes: &[Redis]) {
         soon(store, &probe).await;
         sleep(20).await;
         held = held_on(nodes, &probe).await;
-        while store.release(&probe, None).await.is_err() {
-            sleep(10).await;
-        }
+        given_back(store, &probe).await;
     }
 }
 
