@@ -150,10 +150,7 @@ async fn a_late_claim_brings_no_old_label_back() {
             let claim = claim.clone();
             async move { store.claim(&claim).await }
         });
-        while proxy.request_bytes() == 0 {
-            sleep(1).await;
-        }
-        sleep(50).await;
+        trap.sprung().await;
         claim.label = "newer".into();
         assert_eq!(granted(&direct, &claim).await.token, token);
         proxy.deliver_held();
@@ -178,15 +175,13 @@ async fn a_label_is_that_of_the_latest_claim_whatever_renews_meanwhile() {
                 let token = granted(&direct, &claim).await.token;
                 // This request is the first to be sent and the last to come.
                 let store = Redis::connect(&format!("redis://{}?timeout=20000", proxy.addr())).await.unwrap();
-                let (trap, before) = (proxy.hold_matching(claim.id.to_string()), proxy.request_bytes());
+                let trap = proxy.hold_matching(claim.id.to_string());
                 let late = tokio::spawn({
                     let mut claim = claim.clone();
                     claim.label = "late".into();
                     async move { drop(store.claim(&claim).await.unwrap()) }
                 });
-                while proxy.request_bytes() == before {
-                    sleep(1).await;
-                }
+                trap.sprung().await;
                 let expected = match overtakes {
                     "renewal" => {
                         let renewal = renewed(&direct, &claim, Some(token)).await;
