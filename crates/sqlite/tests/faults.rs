@@ -183,7 +183,7 @@ fn fill_the_disk(words: &[String]) {
     shell(&format!("mount -t tmpfs -o size=16m none '{folder}'"));
     let folder = Path::new(folder);
     run(async {
-        let ttl = Duration::from_secs(1);
+        let ttl = Duration::from_secs(2);
         let here = store(folder.join("locks.db")).await.ttl(ttl);
         let guard = here.lock("held").acquire().await.unwrap();
         let filler = folder.join("filler");
@@ -226,11 +226,11 @@ fn full_disk_keeps_what_is_held() {
     while actor.hear() != "fine" {}
 }
 
-/// Holds a lock of a second beside enough work that the log is written back several times.
+/// Holds a lock of two seconds beside enough work that the log is written back several times.
 fn hold_beside_work(words: &[String]) {
     let [locks] = words else { unreachable!() };
     run(async {
-        let here = store(locks).await.ttl(Duration::from_secs(1));
+        let here = store(locks).await.ttl(Duration::from_secs(2));
         let guard = here.lock("held").acquire().await.unwrap();
         for _ in 0..2000 {
             here.lock("a").acquire().await.unwrap().release().await.unwrap();
