@@ -198,15 +198,17 @@ async fn delay_is_latency_not_throughput() {
     let (_echo, proxy, mut client) = started().await;
     proxy.delay(Duration::from_millis(100));
     let begin = Instant::now();
-    for line in ["one", "two", "three"] {
+    let lines: Vec<String> = (0..30).map(|nth| nth.to_string()).collect();
+    for line in &lines {
         client.send(line).await.unwrap();
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    for line in ["one", "two", "three"] {
-        assert_eq!(client.reply().await.unwrap(), line);
+    for line in &lines {
+        assert_eq!(client.reply().await.unwrap(), *line);
     }
     let took = begin.elapsed();
-    assert!(took >= Duration::from_millis(200) && took < Duration::from_millis(600), "{took:?}");
+    // Half a second, on a machine that has time; one after the other three in each direction.
+    assert!(took >= Duration::from_millis(200) && took < Duration::from_secs(3), "{took:?}");
     proxy.delay_replies(Duration::from_secs(600));
     client.send("late").await.unwrap();
     assert!(client.stays_silent().await);
