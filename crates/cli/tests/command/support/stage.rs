@@ -65,7 +65,8 @@ pub(crate) async fn redlock() -> Stage {
 /// Redis masters that the test keeps.
 pub(crate) fn on_masters(masters: &[Redis]) -> Stage {
     let addrs: Vec<&str> = masters.iter().map(|master| master.addr()).collect();
-    on_url(format!("redlock://{}", addrs.join(",")))
+    // With a limit that a busy machine keeps.
+    on_url(format!("redlock://{}?timeout=1000", addrs.join(",")))
 }
 
 /// A store that the test keeps.
