@@ -14,11 +14,11 @@ fn open() -> Store {
 #[test]
 fn a_lock_is_taken_renewed_and_given_back() {
     let store = open();
-    let lock = store.lock("a").ttl(Duration::from_millis(300)).label("me");
+    let lock = store.lock("a").ttl(Duration::from_secs(1)).label("me");
     let guard = lock.acquire().unwrap();
     let other = lock.try_acquire().unwrap_err();
     assert_eq!(other.contention().unwrap().label.as_deref(), Some("me"));
-    assert_eq!(lock.acquire_timeout(Duration::from_secs(1)).unwrap_err().kind(), ErrorKind::TimedOut);
+    assert_eq!(lock.acquire_timeout(Duration::from_secs(3)).unwrap_err().kind(), ErrorKind::TimedOut);
     guard.check().unwrap(); // three leases later: it was renewed while this thread was blocked
     let first = guard.fencing_token();
     guard.release().unwrap();

@@ -84,7 +84,7 @@ async fn memory_is_a_world_of_its_own_each_time() -> leasehold::Result<()> {
 #[cfg(feature = "memory")]
 #[tokio::test(flavor = "current_thread")]
 async fn a_blocked_runtime_needs_a_store_on_its_own_thread() -> leasehold::Result<()> {
-    let ttl = std::time::Duration::from_millis(300);
+    let ttl = std::time::Duration::from_secs(1);
     let (here, there) = (connect("memory://").await?, leasehold::connect_on_own_thread("memory://").await?);
     let lost = here.lock("a").ttl(ttl).acquire().await?;
     let kept = there.lock("a").ttl(ttl).acquire().await?;
