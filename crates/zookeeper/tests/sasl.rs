@@ -11,7 +11,7 @@ use common::{LONG, connected, fair, granted, limited, release, until, waiting};
 use futures_util::future::try_join_all;
 use leasehold_core::{Error, ErrorKind, Result, Store};
 use leasehold_testbed::fleet_cases::FleetStore;
-use leasehold_testbed::seam::within;
+use leasehold_testbed::seam::{self, within};
 use leasehold_testbed::{Certificates, TlsPort, ZooKeeper as Server, ZooKeeperOptions, fleet_cases};
 use leasehold_zookeeper::{Config, ZooKeeper};
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Error as ZkError, Permission, SaslOptions};
@@ -140,7 +140,7 @@ async fn a_hold_outlives_the_rotation_of_its_password() {
             let said = (*said.lock().unwrap()).to_owned();
             async move { Result::<_, Error>::Ok(("me".to_owned(), said)) }
         });
-        let store = Store::new(ZooKeeper::with_config(config).await.unwrap());
+        let store = Store::new(seam::connected(|| ZooKeeper::with_config(config.clone())).await);
         let guard = common::hold(&store, "a", LONG).await;
         server.set_accounts(&accounts("n3w")).unwrap();
         server.kill().await.unwrap();
@@ -168,8 +168,8 @@ async fn nodes_have_the_access_rights_that_were_chosen() {
         let at = server.addr();
         let acls = [all("sasl", "me"), all("sasl", "you"), Acl::new(Permission::READ, AuthId::anyone())];
         let config = |user, password| Config::new(at).root("/team/locks").acls(&acls).sasl(user, password);
-        let me = ZooKeeper::with_config(config("me", PASSWORD)).await.unwrap();
-        let you = ZooKeeper::with_config(config("you", "other")).await.unwrap();
+        let me = seam::connected(|| ZooKeeper::with_config(config("me", PASSWORD))).await;
+        let you = seam::connected(|| ZooKeeper::with_config(config("you", "other"))).await;
         let (mine, yours) = (fair("a", LONG), fair("a", LONG));
         let held = granted(&me, &mine).await;
         waiting(&you, &yours).await;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::connected;
 use leasehold_core::{ErrorKind, Result, Store};
-use leasehold_testbed::seam::{bounded, sleep, within};
+use leasehold_testbed::seam::{self, bounded, sleep, within};
 use leasehold_testbed::tls_cases::{TlsStore, shown, works};
 use leasehold_testbed::{Certificates, KeyFiles, Proxy, TlsPort, ZooKeeper as Server, ZooKeeperOptions, tls_cases};
 use leasehold_zookeeper::{Config, Tls, ZooKeeper};
@@ -69,7 +69,8 @@ async fn a_configuration_and_one_of_several() {
         let client = authority.issue("client").unwrap();
         // What it cannot verify by another name it does not connect to.
         let tls = Tls::new().ca_file(authority.ca()).client_files(&client.certificate, &client.key);
-        works(Store::new(ZooKeeper::with_config(Config::new(&port.addr()).tls(tls.clone())).await.unwrap())).await;
+        let config = Config::new(&port.addr()).tls(tls.clone());
+        works(Store::new(seam::connected(|| ZooKeeper::with_config(config.clone())).await)).await;
         let named = Config::new(&port.addr()).tls(tls.server_name("localhost"));
         let error = ZooKeeper::with_config(named).await.unwrap_err();
         assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("server_name"), "{error}");
