@@ -226,11 +226,11 @@ fn full_disk_keeps_what_is_held() {
     while actor.hear() != "fine" {}
 }
 
-/// Holds a lock of two seconds beside enough work that the log is written back several times.
+/// Holds a lock of five seconds beside enough work that the log is written back several times.
 fn hold_beside_work(words: &[String]) {
     let [locks] = words else { unreachable!() };
     run(async {
-        let here = store(locks).await.ttl(Duration::from_secs(2));
+        let here = store(locks).await.ttl(Duration::from_secs(5));
         let guard = here.lock("held").acquire().await.unwrap();
         for _ in 0..2000 {
             here.lock("a").acquire().await.unwrap().release().await.unwrap();
@@ -241,14 +241,14 @@ fn hold_beside_work(words: &[String]) {
     });
 }
 
-/// A disk that takes seconds to say that something is on it: nothing asks it to. `strace` makes each such request take three
+/// A disk that takes seconds to say that something is on it: nothing asks it to. `strace` makes each such request take eight
 /// seconds, and names it.
 fn stalled_disk_keeps_what_is_held() {
     let place = Place::new();
     let (trace, calls) = (place.folder().join("trace"), "fsync,fdatasync,sync_file_range,msync,syncfs,sync");
     let mut strace = Command::new("strace");
     strace.args(["-f", "-qq", "-e", &format!("trace={calls}"), "-e", "signal=none"]);
-    strace.args(["-e", &format!("inject={calls}:delay_enter=3000000"), "-o"]).arg(&trace);
+    strace.args(["-e", &format!("inject={calls}:delay_enter=8000000"), "-o"]).arg(&trace);
     strace.arg(std::env::current_exe().unwrap());
     Actor::start_by(strace, "hold_beside_work", &[&place.word()]).says("fine");
     let log = fs::metadata(place.path().with_extension("db-wal")).unwrap().len();

@@ -28,11 +28,16 @@ pub async fn client(nodes: &[Redis]) -> Redlock {
 
 /// A client behind one proxy for each node, which waits longer for each than usual, and no longer than tests of silence have time for.
 pub async fn through(nodes: &[Redis]) -> (Redlock, Vec<Proxy>) {
+    linked(nodes, "?timeout=1000").await
+}
+
+/// A client behind one proxy for each node, with these words in its URL.
+pub async fn linked(nodes: &[Redis], words: &str) -> (Redlock, Vec<Proxy>) {
     let mut proxies = Vec::new();
     for node in nodes {
         proxies.push(Proxy::to(node.addr()).await.unwrap());
     }
-    let url = format!("{}?timeout=1000", url(proxies.iter().map(Proxy::addr)));
+    let url = format!("{}{words}", url(proxies.iter().map(Proxy::addr)));
     (connected(|| Redlock::connect(&url)).await, proxies)
 }
 
