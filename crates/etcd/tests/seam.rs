@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::*;
 use leasehold_core::seam::{Backend, Claimed, LeaseRef, Moment, Renewal, WaitPolicy};
-use leasehold_core::{ErrorKind, FencingToken, Loss, Store};
+use leasehold_core::{FencingToken, Loss, Store};
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
 
