@@ -82,6 +82,36 @@ async fn nobody_is_granted_while_the_transaction_is_open() {
     .await;
 }
 
+/// A release waits for no disk. A program that releases in a transaction of its own, after what it wrote, waits as it has said.
+#[tokio::test]
+async fn a_transaction_that_releases_is_stored_as_its_program_says() {
+    bounded(async {
+        let (server, _store, claim, token, mut program) = world(TTL).await;
+        let released = async |tx: &Transaction<'_>| {
+            let release = format!("SELECT what FROM leasehold.release_1('a', '{}'::uuid, 1000)", claim.id);
+            assert_eq!(tx.query_one(&release, &[]).await.unwrap().get::<_, &str>(0), "done");
+            let commit = tx.query_one("SHOW synchronous_commit", &[]).await.unwrap();
+            commit.get::<_, String>(0)
+        };
+        let tx = program.transaction().await.unwrap();
+        assert_eq!(released(&tx).await, "off");
+        tx.rollback().await.unwrap();
+        for said in ["on", "local"] {
+            program.batch_execute(&format!("SET synchronous_commit = {said}")).await.unwrap();
+            let tx = program.transaction().await.unwrap();
+            tx.execute("INSERT INTO app.orders VALUES ('paid')", &[]).await.unwrap();
+            assert_eq!(released(&tx).await, said);
+            tx.rollback().await.unwrap();
+        }
+        let tx = program.transaction().await.unwrap();
+        held(&tx, token).await.unwrap();
+        assert_eq!(released(&tx).await, "local");
+        tx.commit().await.unwrap();
+        assert_eq!(server.number("SELECT count(*) FROM leasehold.place").await.unwrap(), 0);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_program_that_stops_inside_keeps_others_out_for_a_lease_and_not_longer() {
     bounded(async {

@@ -15,7 +15,7 @@ const STORES: [(&str, usize); 8] = [
     ("redlock", 1168),
     ("etcd", 3024),
     ("zookeeper", 2497),
-    ("postgres", 2428),
+    ("postgres", 2429),
 ];
 /// The files of a store, and folders of the same names. Who has read one store knows where to look in all others. What
 /// knows no lock is in `client`.

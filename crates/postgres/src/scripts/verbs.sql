@@ -41,6 +41,8 @@ DECLARE
     s record;
     now timestamptz;
     changed boolean := false;
+    -- A user's own transaction that has written is stored as it says.
+    alone CONSTANT boolean := txid_current_if_assigned() IS NULL;
 BEGIN
     PERFORM enter_1(p_patience);
     channels := '{}'; payloads := '{}'; what := 'none';
@@ -54,7 +56,7 @@ BEGIN
             what := 'done';
             IF changed THEN
                 SELECT r.channels, r.payloads INTO channels, payloads FROM stir_1(p_name, channels, payloads) r;
-            ELSE
+            ELSIF alone THEN
                 -- Nobody waits for its being stored. A server that crashes before it is brings the hold back, until its lease ends; but not
                 -- once a later grant is stored, which comes behind it.
                 PERFORM set_config('synchronous_commit', 'off', true);
