@@ -13,7 +13,7 @@ const STORES: [(&str, usize); 8] = [
     ("redis", 1578),
     ("redis-client", 2296),
     ("redlock", 1168),
-    ("etcd", 3024),
+    ("etcd", 3028),
     ("zookeeper", 2497),
     ("postgres", 2429),
 ];
