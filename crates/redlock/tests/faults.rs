@@ -61,7 +61,7 @@ fn all_connected(store: &Redlock) -> bool {
 /// Two of five fail before the claim, while it is held, or just before the release.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_of_five_do_not_matter() {
-    bounded(async {
+    within(240, async {
         let whole = nodes(5).await;
         // As usual: those that are silent are not waited for for long.
         let ((store, proxies), (other, _ways)) = (linked(&whole, "").await, linked(&whole, "").await);
@@ -186,7 +186,9 @@ async fn a_lost_majority_is_an_error_in_time_and_leaves_no_key() {
                 let (start, limit) = (clock(), Duration::from_millis(700));
                 let error = store.lock("x").acquire_timeout(limit).await.unwrap_err();
                 assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous), "{how:?}: {error:?}");
-                assert!(start.elapsed() < limit + Duration::from_secs(1), "{how:?}: {:?}", start.elapsed());
+                // On a busy machine too, long before a lease of failures is over.
+                assert!(start.elapsed() < limit + Duration::from_secs(2), "{how:?}: {:?}", start.elapsed());
+                let start = clock();
                 let error = store.lock("y").try_acquire().await.unwrap_err();
                 assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous), "{how:?}: {error:?}");
                 assert!(start.elapsed() < Duration::from_secs(5), "{how:?}: {:?}", start.elapsed());

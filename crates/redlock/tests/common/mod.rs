@@ -8,7 +8,9 @@ use std::time::Duration;
 use leasehold_core::seam::{Backend, Claim, Claimed, Grant, Mode, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, FencingToken};
 use leasehold_redlock::Redlock;
-pub use leasehold_testbed::seam::{TTL, bounded, connected, kind, lease, refusals, sleep, until, words_without};
+pub use leasehold_testbed::seam::{
+    TTL, bounded, connected, kind, lease, refusals, sleep, until, within, words_without,
+};
 use leasehold_testbed::{Proxy, Redis, RedisOptions};
 
 /// Nodes that reach the disk before they answer, as a Redlock wants them.
@@ -180,8 +182,14 @@ pub async fn until_whole(store: &Redlock, nodes: &[Redis]) {
     while held != nodes.len() {
         let probe = fast("probe");
         soon(store, &probe).await;
-        sleep(20).await;
-        held = held_on(nodes, &probe).await;
+        // Some may be late.
+        for _ in 0..20 {
+            held = held_on(nodes, &probe).await;
+            if held == nodes.len() {
+                break;
+            }
+            sleep(10).await;
+        }
         given_back(store, &probe).await;
     }
 }
