@@ -40,6 +40,8 @@ async fn a_late_release_of_an_earlier_attempt_ends_nothing() {
         let nodes = nodes(3).await;
         let (store, proxies) = through(&nodes).await;
         until_whole(&store, &nodes).await;
+        // No release of before is on its way any more, which the trap would take for the one that it waits for.
+        until_clean(&nodes.iter().collect::<Vec<_>>()).await;
         for node in &nodes[..2] {
             node.command(&["SET", "x", "other", "PX", "60000"]).await.unwrap();
         }
