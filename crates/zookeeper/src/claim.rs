@@ -4,6 +4,7 @@ pub(crate) mod handler;
 pub(crate) mod table;
 mod wait;
 
+use std::num::NonZeroI64;
 use std::sync::Arc;
 
 use futures_util::future::join;
@@ -290,8 +291,9 @@ impl Attempt<'_> {
             if store || verify {
                 tracked.verified(asked);
             }
-            let number = held.unwrap_or_else(|| session.number(czxid));
-            (tracked.held, tracked.stored, tracked.wait) = (Some(number), new, None);
+            // No transaction has the number 0.
+            let number = held.or_else(|| NonZeroI64::new(session.number(czxid)));
+            (tracked.held, tracked.stored, tracked.wait) = (number, new, None);
             tracked.grant(session)
         });
         let beside = claims.holds_as(entry, stored.0, downgrade);

@@ -1,6 +1,7 @@
 //! The claims that live in one session: which have an entry, and which entries are being removed.
 
 use std::collections::{HashMap, HashSet};
+use std::num::NonZeroI64;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -67,7 +68,7 @@ pub(crate) struct Tracked {
     /// The mode and the label that were last stored.
     pub(crate) stored: (Mode, Arc<str>),
     /// The number of its token, if it is granted: that stays, whatever becomes of raises.
-    pub(crate) held: Option<i64>,
+    pub(crate) held: Option<NonZeroI64>,
     /// For what it waits.
     pub(crate) wait: Option<Box<Wait>>,
 }
@@ -175,7 +176,7 @@ impl Claims {
     /// Whether the node of a hold with this number is at this path.
     pub(crate) fn holds(&self, place: &Place, number: i64) -> bool {
         let is_there = |tracked: &Tracked| tracked.entry.created().is_some_and(|(path, _)| **path == *place.as_str());
-        self.tracked.values().any(|tracked| tracked.held == Some(number) && is_there(tracked))
+        self.tracked.values().any(|tracked| tracked.held.is_some_and(|held| held.get() == number) && is_there(tracked))
     }
 
     /// The claim with this entry holds in this mode. Returns whom that lets in beside it: those that wait for the end of an exclusive
@@ -317,7 +318,7 @@ impl Tracked {
     /// Its grant if it holds, as is verified now.
     pub(crate) fn grant(&self, session: &Session) -> Option<Grant> {
         let ((path, _), number) = (self.entry.created()?, self.held?);
-        Some(Grant::of_place(Place::new(path.clone()), number, self.validity(&session.state().liveness)))
+        Some(Grant::of_place(Place::new(path.clone()), number.get(), self.validity(&session.state().liveness)))
     }
 }
 
