@@ -52,7 +52,7 @@ fn who_holds_is_verified_at_each_renewal_and_who_waits_once_in_a_lease() {
     assert_eq!(due(&claims), [Due::None, Due::None, Due::All, Due::All], "it came at 30");
     claims.last_verified = Some(at(40));
     assert_eq!(due(&claims), [Due::None, Due::None, Due::None, Due::All]);
-    claims.with_entry(id, &entry).unwrap().held = Some(std::num::NonZeroI64::MIN);
+    claims.with_entry(id, &entry).unwrap().held = Some(NonZeroI64::MIN);
     assert_eq!(due(&claims), [Due::All; 4]);
     for _ in 0..3 {
         claimed(&mut claims, 30);
