@@ -2,7 +2,8 @@
 //!
 //! Its data is a list of raises: by how much, and by which transaction the node said so. What a transaction's number is raised by, is
 //! the latest raise that was before it: the same for all clients, at all times, and never less for a later transaction. So nothing that
-//! is created has to say it, and no request has to check it.
+//! is created has to say it, and no request has to check it. Only where the node is lost do numbers fall, once and for all clients; a hold
+//! keeps the one that it was granted with.
 //!
 //! A client has to know all raises before the transaction whose number it tells. ZooKeeper reports the change of a watched node before
 //! it answers anything of a later transaction over the same connection, however far behind its leader that server is. So each
