@@ -3,11 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use leasehold_chaos::{Event, What};
 use leasehold_core::support::locked;
+use tokio::time::sleep;
 
 use crate::machine::now_nanos;
+use crate::plan::MS;
+
+/// How often at most it is looked whether somebody has said something.
+const HEARS: u64 = MS;
 
 /// The history that all processes write, and what no history may have.
 #[derive(Clone, Default)]
@@ -49,6 +55,31 @@ impl Record {
 
     pub(crate) fn now(&self, what: What) {
         self.at(now_nanos(), what);
+    }
+}
+
+/// When each lock was released last, as its user says to all who would like to have it.
+#[derive(Clone, Default)]
+pub(crate) struct Told(Arc<Mutex<BTreeMap<&'static str, u64>>>);
+
+impl Told {
+    pub(crate) fn tell(&self, lock: &'static str) {
+        locked(&self.0).insert(lock, now_nanos());
+    }
+
+    /// Waits until somebody says that this lock was released; for so long at most.
+    pub(crate) async fn wait(&self, lock: &str, longest: Duration) {
+        let begin = now_nanos();
+        let end = begin + longest.as_nanos() as u64;
+        loop {
+            let now = now_nanos();
+            // Another process may be at a later time of this turn.
+            let is_told = locked(&self.0).get(lock).is_some_and(|told| (begin..now).contains(told));
+            if is_told || now >= end {
+                return;
+            }
+            sleep(Duration::from_nanos((end - now).min(HEARS.max(longest.as_nanos() as u64 / 100)))).await;
+        }
     }
 }
 

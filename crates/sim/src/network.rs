@@ -3,13 +3,13 @@
 //! A message is a piece of work that is done where it arrives: by a server, or in a runtime of a process. Nothing arrives within the tick
 //! in which it was sent, so the processes of a tick need not know of each other. Streams of bytes are made of messages in `stream`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use leasehold_core::support::locked;
 
 use crate::machine::now_nanos;
-use crate::plan::{Air, Request, Way};
+use crate::plan::{Air, Message, Request, Way};
 use crate::stream::Streams;
 
 /// What is done where a message arrives.
@@ -41,6 +41,8 @@ pub(crate) struct Inner {
     /// By when they arrive, and in which order they were sent.
     under_way: BTreeMap<(u64, u64), (End, Pair, Job)>,
     sent: u64,
+    /// What was sent since somebody asked.
+    pub(crate) passed: BTreeSet<Message>,
     /// Messages that are lost without anybody's noticing.
     lost: Vec<Job>,
     pub(crate) streams: Streams,
@@ -54,8 +56,8 @@ pub(crate) struct Link {
     pub(crate) cut: Option<(Way, bool)>,
     /// How many times as long everything takes.
     slow: u64,
-    /// The next message of these kinds is lost, or late by so much.
-    aimed: Vec<(Request, Way, Option<u64>)>,
+    /// The next message of these kinds is lost, or late by so much; or each of them.
+    aimed: Vec<(Request, Way, Option<u64>, bool)>,
     /// What the store of this process does when its connection was closed.
     closed: Option<Arc<dyn Fn() + Send + Sync>>,
 }
@@ -75,8 +77,12 @@ impl Link {
 
     /// Whether the next message of this kind is lost (`None`), or late by so much.
     pub(crate) fn aimed(&mut self, kind: Request, way: Way) -> Option<Option<u64>> {
-        let at = self.aimed.iter().position(|(of, on, _)| (*of, *on) == (kind, way))?;
-        Some(self.aimed.remove(at).2)
+        let at = self.aimed.iter().position(|(of, on, ..)| (*of, *on) == (kind, way))?;
+        let (.., late, each) = self.aimed[at];
+        if !each {
+            self.aimed.remove(at);
+        }
+        Some(late)
     }
 }
 
@@ -97,8 +103,8 @@ impl Network {
     pub(crate) fn new(seed: u64, air: Air, processes: usize, servers: usize) -> Network {
         let pairs = (0..processes).flat_map(|process| (0..servers).map(move |server| (process, server)));
         let links = pairs.map(|pair| (pair, Link::new(seed, pair))).collect();
-        let (under_way, streams) = Default::default();
-        Network(Arc::new(Mutex::new(Inner { air, loss: 0, links, under_way, sent: 0, lost: Vec::new(), streams })))
+        let (under_way, passed, lost, streams) = Default::default();
+        Network(Arc::new(Mutex::new(Inner { air, loss: 0, links, under_way, sent: 0, passed, lost, streams })))
     }
 
     pub(crate) fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -110,6 +116,7 @@ impl Network {
         let gone = {
             let inner = &mut *self.inner();
             let now = now_nanos();
+            inner.passed.insert((pair.0, kind, way));
             let (latency, loss) = (inner.latency(pair), inner.loss);
             let Some(link) = inner.links.get_mut(&pair) else { return Err(Closed) };
             let aimed = link.aimed(kind, way);
@@ -137,6 +144,11 @@ impl Network {
         let due: Vec<_> =
             under_way.range(..=(now, u64::MAX)).filter(|(_, it)| reads(it.0)).map(|(at, _)| *at).collect();
         due.iter().filter_map(|at| under_way.remove(at)).map(|(end, _, job)| (end, job)).collect()
+    }
+
+    /// What was sent since this was asked last.
+    pub(crate) fn passed(&self) -> BTreeSet<Message> {
+        std::mem::take(&mut self.inner().passed)
     }
 
     /// When the last message that is under way arrives, or 0.
@@ -169,8 +181,9 @@ impl Network {
         self.inner().loss = of_ten_thousand;
     }
 
-    pub(crate) fn aim(&self, process: usize, server: Option<usize>, kind: Request, way: Way, late: Option<u64>) {
-        self.links(process, server, |link| link.aimed.push((kind, way, late)));
+    /// The next message of this kind, or each, is lost or late by so much.
+    pub(crate) fn aim(&self, process: usize, server: Option<usize>, at: (Request, Way), late: Option<u64>, each: bool) {
+        self.links(process, server, |link| link.aimed.push((at.0, at.1, late, each)));
     }
 
     pub(crate) fn miss(&self, process: usize) {

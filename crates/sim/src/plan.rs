@@ -1,18 +1,26 @@
 //! What happens in a world, all of it made from a seed before it begins: who asks for what, when, and which faults there are.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use leasehold_chaos::{Mode, Policy};
 
 use crate::kind::{Kind, Own};
+use crate::plan::faults::{Together, adapt, faults};
+use crate::plan::steps::{Habits, steps, vary};
 
 mod deleted;
+mod faults;
+mod steps;
 
 pub(crate) const MS: u64 = 1_000_000;
 
 /// The locks: two whose names begin alike, one of each other primitive, and one that tasks of a process pass on.
 pub(crate) const LOCKS: [&str; 6] = ["orders", "orders/1", "catalog", "slots", LEADER, "counter"];
 pub(crate) const LEADER: &str = "leader";
+
+/// What is drawn of a world as a whole is drawn from other numbers than its steps and faults.
+const STYLE: u64 = 0x5851_f42d_4c95_7f2d;
 
 /// Which part of what a seed makes is left: the rest is as it was.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +40,8 @@ pub(crate) struct Plan {
     pub(crate) unit: Duration,
     pub(crate) ttl: Duration,
     pub(crate) air: Air,
+    /// Waiters of the store `simple` ask again long before anything can have changed.
+    pub(crate) polls: bool,
     /// How many runtimes each process has.
     pub(crate) processes: Vec<usize>,
     pub(crate) steps: Vec<Step>,
@@ -61,6 +71,8 @@ pub(crate) struct Step {
     pub(crate) process: usize,
     pub(crate) task: usize,
     pub(crate) pause: Duration,
+    /// It does not wait so long if it is told before that its lock was released.
+    pub(crate) is_told: bool,
     pub(crate) what: Do,
 }
 
@@ -71,20 +83,6 @@ pub(crate) enum Do {
     Both(Option<Duration>, Duration),
     /// Reads the queue of a lock.
     Look(&'static str),
-}
-
-impl Step {
-    /// Without what only complete stores have: an order, and permits.
-    fn simplify(&mut self) {
-        if let Do::Lock(ask) = &mut self.what {
-            if matches!(ask.mode, Mode::Permits { .. }) {
-                (ask.lock, ask.mode) = (LOCKS[0], Mode::Exclusive);
-            }
-            if ask.policy == Policy::Fair {
-                ask.policy = Policy::Fast;
-            }
-        }
-    }
 }
 
 /// An acquisition, and what becomes of it.
@@ -111,9 +109,36 @@ pub(crate) struct Ask {
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
     pub(crate) nth: usize,
+    /// When, or from when on its moment may come.
     pub(crate) at: u64,
     pub(crate) lasts: u64,
+    pub(crate) moment: Option<Moment>,
     pub(crate) what: Wrong,
+}
+
+/// A message of a process: what it is about, and which way.
+pub(crate) type Message = (usize, Request, Way);
+
+/// A fault is made when such a message was sent, before it arrives, or so much later.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    pub(crate) message: Message,
+    pub(crate) later: u64,
+    /// At the latest.
+    pub(crate) by: u64,
+}
+
+impl Fault {
+    /// These were sent just now.
+    pub(crate) fn notice(&mut self, sent: &BTreeSet<Message>, now: u64) {
+        if let Some(moment) = self.moment.filter(|_| self.at <= now) {
+            if sent.contains(&moment.message) {
+                (self.at, self.moment) = (now + moment.later, None);
+            } else if moment.by <= now {
+                (self.at, self.moment) = (now, None);
+            }
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -128,6 +153,8 @@ pub(crate) enum Wrong {
     Slow(usize, Option<usize>, u64),
     /// The next of these messages is lost, or late by so much.
     Aim(usize, Option<usize>, Request, Way, Option<u64>),
+    /// Each of these messages, for as long as the fault lasts.
+    Each(usize, Option<usize>, Request, Way, Option<u64>),
     /// So many of ten thousand messages of all are lost.
     Lossy(u32),
     /// The connection is closed, and made again.
@@ -146,7 +173,7 @@ pub(crate) enum Wrong {
 }
 
 /// Which way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Way {
     There,
     Back,
@@ -160,7 +187,7 @@ impl Way {
 }
 
 /// What a message is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Request {
     Claim,
     Renew,
@@ -183,19 +210,32 @@ impl Plan {
         let more = [1, 4, 15][random.usize(0..3)] * MS;
         let air = Air { least: tick, more };
         let processes: Vec<usize> = (0..random.usize(2..=4)).map(|_| if random.u8(..3) == 0 { 2 } else { 1 }).collect();
-        let locks = random.usize(1..=LOCKS.len());
+        let mut style = fastrand::Rng::with_seed(seed ^ STYLE);
+        let habits = Habits::draw(kind, &mut random, &mut style);
         // In a long queue, in which each client has little, a release of etcd names its successor.
         let crowd = kind.is_etcd() && seed.is_multiple_of(4);
         let processes = if crowd { vec![1; random.usize(12..=18)] } else { processes };
-        let mut steps = steps(&mut random, &processes, unit, if crowd { 1 } else { locks });
+        let habits = if crowd { habits.crowded() } else { habits };
+        let few = if habits.tell && !crowd { 2 } else { processes.len() };
+        let processes = processes[..few].to_vec();
+        let mut steps = steps(&mut random, &processes, unit, &habits);
         steps.retain(|step| !crowd || step.task < 2);
         vary(kind, &mut fastrand::Rng::with_seed(seed.rotate_left(32)), &mut steps, unit);
-        let mut faults = faults(&mut random, &processes, unit);
-        adapt(kind, &mut fastrand::Rng::with_seed(!seed), &mut faults, unit);
+        let together =
+            habits.together.then(|| Together::draw(&mut style, processes.len(), &habits.locks, unit.as_nanos() as u64));
+        let mut faults = faults(&mut random, &processes, (&habits.locks, together.as_ref()), unit.as_nanos() as u64);
+        adapt(kind, &mut fastrand::Rng::with_seed(!seed), &mut faults, together.as_ref(), unit);
         if kind.is_slow() {
             deleted::outlast(&mut fastrand::Rng::with_seed(seed.rotate_left(16)), &mut faults, &mut steps, ttl);
+        } else if ttl == unit {
+            deleted::beside(&mut style, &mut faults, &mut steps, ttl);
         }
-        let mut plan = Plan { tick, unit, ttl, air, processes, steps, faults };
+        if habits.tell && style.bool() {
+            // Without faults each refusal is judged.
+            faults.clear();
+        }
+        let polls = style.bool();
+        let mut plan = Plan { tick, unit, ttl, air, polls, processes, steps, faults };
         let left = |part: &Option<Vec<usize>>, nth| part.as_ref().is_none_or(|part| part.contains(&nth));
         plan.steps.retain(|step| left(&part.steps, step.nth));
         plan.faults.retain(|fault| left(&part.faults, fault.nth));
@@ -206,142 +246,4 @@ impl Plan {
 /// Whole seconds, two at least.
 fn whole(ttl: Duration) -> Duration {
     Duration::from_secs((ttl + Duration::from_millis(999)).as_secs().max(2))
-}
-
-/// The steps of all tasks. The fewer locks, the more they meet.
-fn steps(random: &mut fastrand::Rng, processes: &[usize], unit: Duration, locks: usize) -> Vec<Step> {
-    let first = random.usize(..LOCKS.len());
-    let lock = |random: &mut fastrand::Rng| LOCKS[(first + random.usize(..locks)) % LOCKS.len()];
-    let (tasks, each) = (random.usize(1..=4), random.usize(2..=6));
-    let mut steps = Vec::new();
-    for process in 0..processes.len() {
-        for task in 0..tasks {
-            for _ in 0..each {
-                let pause = unit.mul_f64(random.f64() / [2.0, 10.0][random.usize(0..2)]);
-                let name = lock(random);
-                let what = if random.u8(..6) == 0 { Do::Look(name) } else { Do::Lock(ask(random, name, unit)) };
-                steps.push(Step { nth: steps.len(), process, task, pause, what });
-            }
-        }
-    }
-    steps
-}
-
-fn ask(random: &mut fastrand::Rng, lock: &'static str, unit: Duration) -> Ask {
-    let mode = match lock {
-        "catalog" if random.u8(..3) > 0 => Mode::Shared,
-        "slots" => Mode::Permits { n: random.u32(1..=2), of: 3 },
-        LEADER => Mode::Leader,
-        _ => Mode::Exclusive,
-    };
-    let policy = match random.u8(..4) {
-        0 => Policy::Try,
-        _ if lock == "counter" => Policy::Fast,
-        _ => Policy::Fair,
-    };
-    let mut one_in = |n| random.u8(..n) == 0;
-    let (timed, leaves, owned, drops) = (one_in(3), one_in(8), one_in(3), one_in(4));
-    let (writes, confirms, downgrades) = (!one_in(4), one_in(6), one_in(4));
-    let long = match random.u8(..24) {
-        0 => 5.0,
-        1..4 => 2.0,
-        _ => 0.1,
-    };
-    let mut up_to = |times: f64| unit.mul_f64(times * random.f64());
-    Ask {
-        lock,
-        mode,
-        policy,
-        limit: (timed && policy != Policy::Try).then(|| up_to(2.0)),
-        leaves: leaves.then(|| up_to(1.0)),
-        owned: owned && lock == "orders",
-        holds: up_to(long),
-        writes: writes && mode.is_exclusive(),
-        confirms,
-        most: None,
-        downgrades: downgrades && (lock, mode) == ("catalog", Mode::Exclusive),
-        drops,
-    }
-}
-
-/// What only some stores have, and what incomplete ones do not.
-fn vary(kind: Kind, random: &mut fastrand::Rng, steps: &mut [Step], unit: Duration) {
-    let is_redis = matches!(kind, Kind::Redis | Kind::Redlock | Kind::Redlock5);
-    for step in steps {
-        if !kind.is_complete() {
-            step.simplify();
-        }
-        let up_to = |random: &mut fastrand::Rng, times: f64| unit.mul_f64(times * random.f64());
-        match &mut step.what {
-            what if is_redis && random.u8(..12) == 0 => {
-                // Nobody is told that it has one of both meanwhile: whoever waits for that one would seem to be forgotten.
-                let limit = random.bool().then(|| up_to(random, 2.0).min(Duration::from_millis(100)));
-                *what = Do::Both(limit, up_to(random, 0.3));
-            }
-            Do::Lock(ask) if is_redis && random.u8(..8) == 0 => ask.most = Some(up_to(random, 2.0)),
-            _ => {}
-        }
-    }
-}
-
-/// Faults within the first leases.
-fn faults(random: &mut fastrand::Rng, processes: &[usize], unit: Duration) -> Vec<Fault> {
-    let unit = unit.as_nanos() as u64;
-    let many = random.usize(0..=6);
-    let fault = |nth| {
-        let process = random.usize(..processes.len());
-        let (at, lasts) = (random.u64(..6 * unit), random.u64(..5 * unit / 2));
-        Fault { nth, at, lasts, what: wrong(random, process, processes[process], unit) }
-    };
-    (0..many).map(fault).collect()
-}
-
-fn wrong(random: &mut fastrand::Rng, process: usize, runtimes: usize, unit: u64) -> Wrong {
-    let way = |random: &mut fastrand::Rng| [Way::There, Way::Back][random.usize(..2)];
-    let requests = [Request::Claim, Request::Renew, Request::Release, Request::Push];
-    match random.u8(..17) {
-        0 | 1 => Wrong::Pause(process, None),
-        2 => Wrong::Pause(process, Some(random.usize(..runtimes))),
-        3 => Wrong::Kill(process),
-        4 if runtimes > 1 => Wrong::EndRuntime(process, random.usize(..runtimes)),
-        4 | 5 => Wrong::Cut(process, None, [Way::Both, way(random)][random.usize(..2)], random.bool()),
-        6 => Wrong::Slow(process, None, random.u64(2..50)),
-        7..11 => {
-            let late = random.bool().then(|| random.u64(..2 * unit));
-            Wrong::Aim(process, None, requests[random.usize(..requests.len())], way(random), late)
-        }
-        11 => Wrong::Close(process, None),
-        12 => Wrong::PauseServer(0),
-        13 => [Wrong::RestartServer(0), Wrong::Wipe(0)][random.usize(..2)].clone(),
-        14 => Wrong::Lossy([30, 300, 2000][random.usize(..3)]),
-        15 => Wrong::Evict(LOCKS[random.usize(..LOCKS.len())]),
-        _ => Wrong::Delete(LOCKS[random.usize(..LOCKS.len())]),
-    }
-}
-
-/// Makes faults to one of several servers, and adds those that only this store has.
-fn adapt(kind: Kind, random: &mut fastrand::Rng, faults: &mut Vec<Fault>, unit: Duration) {
-    let (servers, own, unit) = (kind.servers(), kind.own(), unit.as_nanos() as u64);
-    for fault in faults.iter_mut() {
-        // Links fail to all servers or to one.
-        let some = (servers > 1 && random.bool()).then(|| random.usize(..servers));
-        let one = random.usize(..servers);
-        match &mut fault.what {
-            Wrong::Cut(_, to, ..) | Wrong::Slow(_, to, _) | Wrong::Aim(_, to, ..) | Wrong::Close(_, to) => *to = some,
-            Wrong::PauseServer(it) | Wrong::RestartServer(it) | Wrong::Wipe(it) => *it = one,
-            // The runtime in which a client was connected has to live as long as it does.
-            Wrong::EndRuntime(_, which) if kind.is_etcd() => *which = 1,
-            _ => {}
-        }
-    }
-    let more = if own.is_empty() || faults.is_empty() { 0 } else { random.usize(0..=2) };
-    for _ in 0..more {
-        let (at, lasts) = (random.u64(..6 * unit), random.u64(..5 * unit / 2));
-        let mut what = own[random.usize(..own.len())];
-        if let Own::ClockStep(by) = &mut what {
-            *by = [random.i64(-3_600_000..0), random.i64(0..3_600_000)][random.usize(..2)] * MS as i64;
-        }
-        let what = Wrong::Own(random.usize(..servers), what);
-        faults.push(Fault { nth: faults.len(), at, lasts, what });
-    }
 }

@@ -18,6 +18,9 @@ pub(crate) struct Process {
     pub(crate) runtimes: Vec<Driven>,
     /// The latest time that it has read.
     read: u64,
+    random: fastrand::Rng,
+    /// When it goes on, its timers are seen before what has arrived meanwhile.
+    reads_late: bool,
     pub(crate) killed: Arc<AtomicBool>,
 }
 
@@ -35,9 +38,10 @@ pub(crate) struct Driven {
 }
 
 impl Process {
-    pub(crate) fn new(nth: usize, runtimes: usize, now: u64) -> Process {
-        let killed = Arc::default();
-        Process { nth, runtimes: (0..runtimes).map(|_| Driven::new(now)).collect(), read: now, killed }
+    pub(crate) fn new(seed: u64, nth: usize, runtimes: usize, now: u64) -> Process {
+        let random = fastrand::Rng::with_seed(seed ^ (nth as u64 + 1).rotate_left(40));
+        let (runtimes, killed) = ((0..runtimes).map(|_| Driven::new(now)).collect(), Arc::default());
+        Process { nth, runtimes, read: now, random, reads_late: false, killed }
     }
 
     pub(crate) fn is_alive(&self) -> bool {
@@ -49,10 +53,28 @@ impl Process {
         self.runtimes.iter_mut().find(|it| it.runtime.is_some())
     }
 
+    /// It stands still until then, or one of its runtimes does.
+    pub(crate) fn pause(&mut self, which: Option<usize>, until: u64) {
+        self.reads_late = self.random.bool();
+        for (nth, runtime) in self.runtimes.iter_mut().enumerate() {
+            if which.is_none_or(|which| which == nth) {
+                runtime.paused_until = runtime.paused_until.max(until);
+            }
+        }
+    }
+
+    /// Whether what arrives now is seen only after it has gone on.
+    pub(crate) fn is_deaf(&self, now: u64) -> bool {
+        self.reads_late && self.runtimes.iter().all(|it| it.runtime.is_none() || it.until < now)
+    }
+
     /// Runs everything that is ready from `now` to `end`, unless it stands still. Says which runtimes have stood still, and how long.
     pub(crate) fn drive(&mut self, now: u64, end: u64) -> Vec<(usize, u64)> {
         let mut stalls = Vec::new();
-        for (nth, it) in self.runtimes.iter_mut().enumerate() {
+        let mut order: Vec<usize> = (0..self.runtimes.len()).collect();
+        self.random.shuffle(&mut order);
+        for nth in order {
+            let it = &mut self.runtimes[nth];
             if it.runtime.is_none() || it.paused_until > now {
                 continue;
             }

@@ -24,8 +24,9 @@ pub(crate) struct Simple {
 }
 
 impl Simple {
-    pub(crate) fn new(network: Network) -> Simple {
-        Simple { network, server: Arc::default() }
+    /// Its waiters ask again when the hold before them may be over, or long before that.
+    pub(crate) fn new(network: Network, polls: bool) -> Simple {
+        Simple { network, server: Arc::new(Mutex::new(Server::new(polls))) }
     }
 }
 

@@ -16,7 +16,7 @@ impl Kind {
     pub(crate) fn start(self, network: &Network, plan: &Plan) -> Box<dyn Servers> {
         match self {
             Kind::Redis | Kind::Redlock | Kind::Redlock5 => Box::new(Redis::new(self, network, plan)),
-            Kind::Simple => Box::new(Simple::new(network.clone())),
+            Kind::Simple => Box::new(Simple::new(network.clone(), plan.polls)),
             Kind::ZooKeeper | Kind::ZooKeeper3 => Box::new(ZooKeeper::new(self, network, plan)),
             Kind::Etcd | Kind::Etcd3 => Box::new(Cluster::new(plan.unit.as_nanos() as u64, self.servers(), network)),
         }
@@ -28,11 +28,13 @@ impl Kind {
             // A member that is away.
             return Breaks::Nothing;
         }
-        let steps = plan.faults.iter().any(|fault| matches!(fault.what, Wrong::Own(_, Own::ClockStep(_))));
+        // Who evicts raises the tokens, far above any clock.
+        let ahead = |what: &Wrong| matches!(what, Wrong::Own(_, Own::ClockStep(_)) | Wrong::Evict(_));
+        let ahead = plan.faults.iter().any(|fault| ahead(&fault.what)) && self != Kind::Simple;
         match wrong {
-            // Tokens are not below a server's clock. Redlock's may be ahead of it.
+            // Tokens are not below a server's clock, and may be ahead of it.
             // ZooKeeper's are the numbers of its transactions.
-            Wrong::Wipe(_) | Wrong::Own(_, Own::Restore) if steps || !self.is_complete() || self.is_zookeeper() => {
+            Wrong::Wipe(_) | Wrong::Own(_, Own::Restore) if ahead || !self.is_complete() || self.is_zookeeper() => {
                 Breaks::Order
             }
             Wrong::Wipe(_) | Wrong::Evict(_) | Wrong::Delete(_) => Breaks::Exclusion,

@@ -115,6 +115,7 @@ impl Network {
             let Some(pair) = inner.streams.all.get(&connection).map(|stream| stream.pair) else {
                 return Err(io::ErrorKind::BrokenPipe.into());
             };
+            inner.passed.insert((pair.0, kind, way));
             let aimed = inner.links.get_mut(&pair).and_then(|link| link.aimed(kind, way));
             let dies = inner.links.get_mut(&pair).is_some_and(|link| link.random.bool());
             let Some(stream) = inner.streams.all.get_mut(&connection) else { return Ok(()) };

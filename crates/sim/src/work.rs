@@ -13,7 +13,7 @@ use leasehold_core::{
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use crate::history::{Record, Resource};
+use crate::history::{Record, Resource, Told};
 use crate::machine::now_nanos;
 use crate::network::{End, Network};
 use crate::plan::{Ask, Do, LEADER, Request, Step, Way};
@@ -32,13 +32,17 @@ pub(crate) struct Worker {
     pub(crate) record: Record,
     pub(crate) network: Network,
     pub(crate) resource: Resource,
+    pub(crate) told: Told,
     pub(crate) unit: Duration,
 }
 
 /// Does one step after the other.
 pub(crate) async fn work(worker: Arc<Worker>, steps: Vec<Step>) {
     for step in steps {
-        sleep(step.pause).await;
+        match &step.what {
+            Do::Lock(ask) if step.is_told => worker.told.wait(ask.lock, step.pause).await,
+            _ => sleep(step.pause).await,
+        }
         match &step.what {
             Do::Lock(ask) => worker.once(step.nth as u64 + 1, ask).await,
             Do::Both(limit, holds) => worker.both(step.nth as u64 + 1, *limit, *holds).await,
@@ -66,10 +70,10 @@ pub(crate) async fn observe(worker: Arc<Worker>, op: u64) {
     }
 }
 
-/// Raises the tokens, where they can be, and ends what holds this lock.
-pub(crate) async fn evict(backend: Arc<dyn Backend>, lock: &'static str) {
+/// Raises the tokens, where they can be and shall be, and ends what holds this lock.
+pub(crate) async fn evict(backend: Arc<dyn Backend>, lock: &'static str, raises: bool) {
     let name = lock.into();
-    if let Ok(mark) = backend.mark().await {
+    if raises && let Ok(mark) = backend.mark().await {
         // More than a store goes ahead by.
         let _ = backend.raise(FencingToken::new(mark.get() + 200_000_000_000)).await;
     }
@@ -178,6 +182,9 @@ impl Worker {
                 Held::Guard(guard) => guard.release().await,
                 Held::Leadership(leads) => leads.resign().await,
             };
+            if released.is_ok() {
+                self.told.tell(ask.lock);
+            }
             self.note(released.is_ok(), op, released.err().as_ref());
         }
     }

@@ -9,7 +9,7 @@ use leasehold_core::seam::Backend;
 use leasehold_core::support::locked;
 use leasehold_core::{Owner, Store};
 
-use crate::history::{History, Record, Resource};
+use crate::history::{History, Record, Resource, Told};
 use crate::kind::{Kind, Own};
 use crate::machine::{Simulated, has_spun, outside};
 use crate::network::{End, Network};
@@ -23,7 +23,7 @@ const BEGIN: u64 = 3_600_000 * MS;
 /// How long clients may take to connect, before the first fault.
 const CONNECTING: u64 = 10_000 * MS;
 /// How long everybody may take to come to an end.
-const LONGEST: u64 = 40_000 * MS;
+const LONGEST: u64 = 120_000 * MS;
 /// How long a closing store may take.
 const CLOSING: u64 = 10_000 * MS;
 /// The acquisitions of those that only look begin here.
@@ -111,12 +111,12 @@ impl World {
     fn begin(&mut self, seed: u64) {
         let (store, limits) = (self.kind.name().to_owned(), self.kind.limits(&self.plan));
         self.history.record(BEGIN, 0, What::Begin { store, seed, limits });
-        let mut backends = self.connect();
+        let mut backends = self.connect(seed);
         if self.servers.has_operator() {
             self.operator = backends.pop().map(|backend| (self.plan.processes.len(), backend));
         }
         self.begun = self.now;
-        let resource = Resource::new(self.history.clone());
+        let (resource, told) = (Resource::new(self.history.clone()), Told::default());
         for (nth, backend) in backends.into_iter().enumerate() {
             let store = Store::with_random_seed(backend, seed ^ nth as u64).ttl(self.plan.ttl);
             let owner = Owner::new();
@@ -124,8 +124,8 @@ impl World {
                 .map(|runtime| {
                     let record = self.record(&self.processes[nth], number(nth, runtime));
                     let (store, owner, network) = (store.clone(), owner.clone(), self.network.clone());
-                    let (resource, unit) = (resource.clone(), self.plan.unit);
-                    Arc::new(Worker { process: nth, store, owner, record, network, resource, unit })
+                    let (resource, told, unit) = (resource.clone(), told.clone(), self.plan.unit);
+                    Arc::new(Worker { process: nth, store, owner, record, network, resource, told, unit })
                 })
                 .collect();
             for task in 0.. {
@@ -145,11 +145,11 @@ impl World {
     }
 
     /// Makes all processes, and a client in each.
-    fn connect(&mut self) -> Vec<Arc<dyn Backend>> {
+    fn connect(&mut self, seed: u64) -> Vec<Arc<dyn Backend>> {
         let runtimes = self.plan.processes.iter().copied().chain(self.servers.has_operator().then_some(1));
         let connected: Arc<Mutex<BTreeMap<usize, Arc<dyn Backend>>>> = Arc::default();
         for (nth, runtimes) in runtimes.collect::<Vec<_>>().into_iter().enumerate() {
-            let mut process = Process::new(nth, runtimes, self.now);
+            let mut process = Process::new(seed, nth, runtimes, self.now);
             let (connects, connected, history) = (self.servers.connect(nth), connected.clone(), self.history.clone());
             let connect = async move {
                 match connects.await {
@@ -214,7 +214,11 @@ impl World {
         outside(self.now);
         self.break_and_heal();
         self.servers.tick(self.now);
-        let reads = |end| !matches!(end, End::Server(nth) if self.still_until[nth] > self.now);
+        let reads = |end| match end {
+            End::Server(nth) => self.still_until[nth] <= self.now,
+            End::Process(nth) | End::Socket(nth) => !self.processes[nth].is_deaf(self.now),
+            End::Resource => true,
+        };
         for (end, job) in self.network.arrived(self.now, reads) {
             match end {
                 End::Process(nth) => {
@@ -246,7 +250,11 @@ impl World {
             self.heal(&fault);
             self.history.record(self.now, 0, What::Healed { id: fault.nth as u64 });
         }
-        let is_due = |fault: &Fault| self.begun + fault.at <= self.now;
+        let (sent, since) = (self.network.passed(), self.now.saturating_sub(self.begun));
+        if self.begun <= self.now {
+            self.coming.iter_mut().for_each(|fault| fault.notice(&sent, since));
+        }
+        let is_due = |fault: &Fault| fault.moment.is_none() && self.begun + fault.at <= self.now;
         for fault in split(&mut self.coming, is_due) {
             let (kind, breaks) = (format!("{:?}", fault.what), self.kind.breaks(&self.plan, &fault.what));
             let lock = fault.what.lock().map(str::to_owned);
@@ -259,18 +267,13 @@ impl World {
     fn make(&mut self, fault: &Fault) {
         let until = self.now + fault.lasts;
         match fault.what {
-            Wrong::Pause(process, which) => {
-                for (nth, runtime) in self.processes[process].runtimes.iter_mut().enumerate() {
-                    if which.is_none_or(|which| which == nth) {
-                        runtime.paused_until = runtime.paused_until.max(until);
-                    }
-                }
-            }
+            Wrong::Pause(process, which) => self.processes[process].pause(which, until),
             Wrong::Kill(process) => self.kill(process),
             Wrong::EndRuntime(process, which) => self.end_runtime(process, which),
             Wrong::Cut(process, to, way, is_noticed) => self.network.cut(process, to, Some((way, is_noticed))),
             Wrong::Slow(process, to, times) => self.network.slow(process, to, times),
-            Wrong::Aim(process, to, kind, way, late) => self.network.aim(process, to, kind, way, late),
+            Wrong::Aim(process, to, kind, way, late) => self.network.aim(process, to, (kind, way), late, false),
+            Wrong::Each(process, to, kind, way, late) => self.network.aim(process, to, (kind, way), late, true),
             Wrong::Lossy(many) => self.network.lose(many),
             Wrong::Close(process, to) => {
                 self.network.close(|pair| pair.0 == process && to.is_none_or(|to| to == pair.1));
@@ -281,7 +284,10 @@ impl World {
         }
         self.servers.make(&fault.what, self.now);
         if let (Wrong::Evict(lock), Some((nth, backend))) = (&fault.what, &self.operator) {
-            self.processes[*nth].spawn(0, evict(backend.clone(), lock), true);
+            // Where ZooKeeper has lost a raise, its clients count above it and below it, as they know it or not.
+            let is_lost = |fault: &Fault| matches!(fault.what, Wrong::Wipe(_) | Wrong::Own(_, Own::Restore));
+            let raises = !self.kind.is_zookeeper() || !self.plan.faults.iter().any(is_lost);
+            self.processes[*nth].spawn(0, evict(backend.clone(), lock, raises), true);
         }
     }
 
@@ -290,7 +296,7 @@ impl World {
             Wrong::Cut(process, ..) => self.network.cut(process, None, None),
             Wrong::Slow(process, ..) => self.network.slow(process, None, 1),
             Wrong::Lossy(_) => self.network.lose(0),
-            Wrong::Aim(process, ..) => self.network.miss(process),
+            Wrong::Aim(process, ..) | Wrong::Each(process, ..) => self.network.miss(process),
             Wrong::Own(nth, Own::Restore) => self.network.close(|pair| pair.1 == nth),
             _ => {}
         }

@@ -1,12 +1,17 @@
 //! A store in its simplest form, as a server: queues with leases by its own clock. It says of each grant which request extended it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use leasehold_core::seam::{
     Claim, ClaimId, Claimed, Grant, LeaseRef, Mode, Moment, Notifier, Place, Renewal, Validity, WaitPolicy, Waiting,
     holding, same_permits,
 };
+use leasehold_core::support::fault;
 use leasehold_core::{FencingToken, LockQueue, Loss, Name, Participant, Result};
+
+/// So often in a lease a waiter asks again where it polls.
+const POLLS: u32 = 20;
 
 /// Who is told of something: the process that has this number, over its notifier.
 #[derive(Clone)]
@@ -22,6 +27,7 @@ pub(crate) type Push = (Client, Box<dyn FnOnce(&Notifier) + Send>);
 pub(crate) struct Server {
     queues: BTreeMap<Name, Vec<Entry>>,
     tokens: u64,
+    polls: bool,
     pub(crate) observers: Vec<(u64, Name, Client)>,
     /// What is still to be said.
     pub(crate) pushes: Vec<Push>,
@@ -64,6 +70,10 @@ fn place(id: ClaimId) -> Place {
 }
 
 impl Server {
+    pub(crate) fn new(polls: bool) -> Server {
+        Server { polls, ..Server::default() }
+    }
+
     /// Works on a queue, and grants what is to be granted before and after.
     fn with<T>(
         &mut self,
@@ -116,7 +126,7 @@ impl Server {
             }
             Ok(())
         })?;
-        let tries = claim.policy == WaitPolicy::Try;
+        let (tries, polls) = (claim.policy == WaitPolicy::Try, self.polls);
         self.with(&claim.name, Some(claim.id), now, |queue| {
             let contention =
                 |queue: &[Entry]| LockQueue::new(queue.iter().map(Entry::shown).collect(), Vec::new()).contention();
@@ -135,7 +145,8 @@ impl Server {
                 return Ok(Claimed::Busy(contention(queue)));
             }
             let free = queue.iter().filter(|entry| entry.token.is_some()).map(|entry| entry.deadline).min();
-            let retry_after = free.map_or(claim.ttl, |at| at.since(now)) + std::time::Duration::from_millis(1);
+            let retry_after = free.map_or(claim.ttl, |at| at.since(now)) + Duration::from_millis(1);
+            let retry_after = if polls { retry_after.min(claim.ttl / POLLS) } else { retry_after };
             Ok(Claimed::Waiting(Waiting::new(place(claim.id), contention(queue)).retry_after(retry_after)))
         })
     }
@@ -146,7 +157,7 @@ impl Server {
             let Some(entry) = queue.iter_mut().find(|entry| entry.claim.id == id) else {
                 return Renewal::Lost(Loss::Gone);
             };
-            if lease.token.is_some() && entry.token.is_none() {
+            if lease.token.is_some() && entry.token.is_none() && !fault("place-is-hold") {
                 return Renewal::Lost(Loss::Gone);
             }
             entry.extend(sent, now);
