@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::plan::{Do, Fault, Step, Wrong};
+use crate::plan::parts::{Do, Fault, Step, Wrong};
 
 /// Steps of a lock that is deleted, at most, that hold it for leases: who holds it beside another one is to be seen.
 const MOST: usize = 4;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::kind::{Kind, Own};
-use crate::plan::{Fault, MS, Message, Moment, Request, Way, Wrong};
+use crate::plan::parts::{Fault, MS, Message, Moment, Request, Way, Wrong};
 
 /// What is drawn from: some kinds are drawn more often than others.
 const KINDS: u8 = 20;

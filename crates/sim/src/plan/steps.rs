@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_chaos::{Mode, Policy};
 
 use crate::kind::Kind;
-use crate::plan::{Ask, Do, LEADER, LOCKS, Step};
+use crate::plan::parts::{Ask, Do, LEADER, LOCKS, Step};
 
 /// What is so of all steps of a world.
 pub(super) struct Habits {
