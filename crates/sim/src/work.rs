@@ -70,10 +70,10 @@ pub(crate) async fn observe(worker: Arc<Worker>, op: u64) {
     }
 }
 
-/// Raises the tokens, where they can be and shall be, and ends what holds this lock.
-pub(crate) async fn evict(backend: Arc<dyn Backend>, lock: &'static str, raises: bool) {
+/// Raises the tokens, where they can be, and ends what holds this lock.
+pub(crate) async fn evict(backend: Arc<dyn Backend>, lock: &'static str) {
     let name = lock.into();
-    if raises && let Ok(mark) = backend.mark().await {
+    if let Ok(mark) = backend.mark().await {
         // More than a store goes ahead by.
         let _ = backend.raise(FencingToken::new(mark.get() + 200_000_000_000)).await;
     }

@@ -22,8 +22,6 @@ use crate::work::{Worker, evict, observe, work};
 const BEGIN: u64 = 3_600_000 * MS;
 /// How long clients may take to connect, before the first fault.
 const CONNECTING: u64 = 10_000 * MS;
-/// How long everybody may take to come to an end.
-const LONGEST: u64 = 120_000 * MS;
 /// How long a closing store may take.
 const CLOSING: u64 = 10_000 * MS;
 /// The acquisitions of those that only look begin here.
@@ -172,7 +170,7 @@ impl World {
 
     /// Until everybody is done, and no fault is left.
     fn live(&mut self) {
-        let end = BEGIN + LONGEST * u64::from(self.kind.scale());
+        let end = BEGIN + self.plan.longest(self.kind);
         let is_over = |world: &World| world.is_done() && world.coming.is_empty() && world.active.is_empty();
         while self.now < end && !is_over(self) && !has_spun() {
             self.turn();
@@ -284,10 +282,7 @@ impl World {
         }
         self.servers.make(&fault.what, self.now);
         if let (Wrong::Evict(lock), Some((nth, backend))) = (&fault.what, &self.operator) {
-            // Where ZooKeeper has lost a raise, its clients count above it and below it, as they know it or not.
-            let is_lost = |fault: &Fault| matches!(fault.what, Wrong::Wipe(_) | Wrong::Own(_, Own::Restore));
-            let raises = !self.kind.is_zookeeper() || !self.plan.faults.iter().any(is_lost);
-            self.processes[*nth].spawn(0, evict(backend.clone(), lock, raises), true);
+            self.processes[*nth].spawn(0, evict(backend.clone(), lock), true);
         }
     }
 

@@ -41,6 +41,17 @@ pub(crate) struct Step {
     pub(crate) what: Do,
 }
 
+impl Step {
+    /// How long it holds what it is granted.
+    pub(super) fn holds(&self) -> Duration {
+        match &self.what {
+            Do::Lock(ask) => ask.holds,
+            Do::Both(_, holds) => *holds,
+            Do::Look(_) => Duration::ZERO,
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) enum Do {
     Lock(Ask),
