@@ -183,6 +183,7 @@ fn zookeeper_needs_its_rules() {
     for (rule, promise) in [
         (LimitIsTakenOver, ONE_HOLDER),
         (LimitIsAskedFirst, ONE_HOLDER),
+        (PromiseIsKept, ONE_HOLDER),
         (TouchIsReported, ONE_HOLDER),
         (ReadsVerifyNothing, ONE_HOLDER),
     ] {

@@ -1,7 +1,7 @@
 //! ZooKeeper: what proves a hold, over connections to servers that allow a session different times.
 //!
 //! The rule is not written down again: it is `zookeeper/src/client/liveness.rs` itself, which is pure. Around it is what
-//! `keep_alive.rs` (`reconnect_to`), `session.rs` (`negotiated`, `reconnected`), `claim/handler.rs` (`extended`, `shortened`) and
+//! `keep_alive.rs` (`reconnect_once`), `session.rs` (`ask_server`, `negotiated`, `reconnected`), `claim/handler.rs` (`extended`, `shortened`) and
 //! `renew.rs` (`verify_entries`) do with it. Each client has one session, with one node.
 //!
 //! What is assumed of ZooKeeper, as `liveness.rs` says it: the leader alone ends sessions. A server reports every half tick, which is one
@@ -30,6 +30,8 @@ pub(crate) enum Rule {
     LimitIsTakenOver,
     /// A server is asked for its limit before the session is taken there. Without: its answer to that says it.
     LimitIsAskedFirst,
+    /// A server that allows less than was promised is not taken while that lasts. Without: the promise is taken back.
+    PromiseIsKept,
     /// A touch counts once a write that came after its report was answered. Without: once it was answered.
     TouchIsReported,
     /// Reads verify nothing. Without: as writes do.
@@ -74,8 +76,9 @@ struct Server {
 enum Stage {
     Idle,
     Waiting,
-    Holding { until: u8 },
-    Lost,
+    /// Until then, and at first it was told that it does until `told`.
+    Holding { until: u8, told: u8 },
+    Lost { told: u8 },
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -147,9 +150,10 @@ fn long(instants: u8) -> Duration {
 }
 
 impl State {
+    /// Who acts as a holder, and until when: also who stands still, and has not heard that it is one no longer.
     fn valid(&self) -> impl Iterator<Item = (usize, u8)> {
         self.clients.iter().enumerate().filter_map(|(at, client)| match client.stage {
-            Stage::Holding { until } if self.now < until => Some((at, until)),
+            Stage::Holding { told, .. } | Stage::Lost { told } if self.now < told => Some((at, told)),
             _ => None,
         })
     }
@@ -230,6 +234,13 @@ impl Model for Zookeeper {
             Action::AskForLimit { client, server } => {
                 s.connects -= 1;
                 let it = &mut s.clients[client];
+                let holds = matches!(it.stage, Stage::Holding { .. });
+                if holds
+                    && self.has(Rule::PromiseIsKept)
+                    && it.liveness.promises_more(long(self.limits[server]), at(now))
+                {
+                    return Some(s);
+                }
                 it.asked = Some(server);
                 if self.has(Rule::LimitIsTakenOver) {
                     it.negotiated(long(self.limits[server]));
@@ -292,10 +303,12 @@ impl Model for Zookeeper {
 /// What follows from the time, and what nobody will look at any more: fewer states.
 fn settle(s: &mut State) {
     for (nth, client) in s.clients.iter_mut().enumerate() {
-        if matches!(client.stage, Stage::Holding { until } if until <= s.now) {
-            client.stage = Stage::Lost;
+        match client.stage {
+            Stage::Holding { until, told } if until <= s.now => client.stage = Stage::Lost { told },
+            _ => {}
         }
-        if client.stage == Stage::Lost {
+        if let Stage::Lost { told } = &mut client.stage {
+            *told = if *told <= s.now { 0 } else { *told };
             client.liveness = Liveness::new(at(0), long(1));
             (client.server, client.asked, client.verified, client.wrote_since) = (None, None, 0, false);
             s.servers.iter_mut().for_each(|server| server.touched[nth] = false);

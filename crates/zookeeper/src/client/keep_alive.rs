@@ -67,10 +67,10 @@ async fn reconnect<T: SessionHandler>(session: &Session<T>) -> Result<(), Loss> 
 ///
 /// A server's limit counts as soon as it has asked the leader, whether its answer arrives or not, and at any time from then on. So new
 /// sessions ask the servers for that limit first: also for a session that has promised nothing yet. It is at one server only itself, so it
-/// cannot try several.
+/// cannot try several. And a server that allows less than holds were promised is not taken while that promise lasts: whoever was told of
+/// it may stand still.
 async fn reconnect_once<T: SessionHandler>(session: &Session<T>) -> Answer<()> {
-    let (server, timeout_there) = session.find_server().await?;
-    session.negotiated(timeout_there);
+    let server = session.find_server().await?;
     let asked = Moment::now();
     let client = session.connect(server, true).await?;
     session.negotiated(client.session_timeout());

@@ -43,6 +43,11 @@ impl Liveness {
         Liveness { timeout, longest: timeout, since, promised: None, last_answered, heard, pending }
     }
 
+    /// Whether what was promised lasts, and a server that agreed to this would end it early.
+    pub(crate) fn promises_more(&self, timeout: Duration, now: Moment) -> bool {
+        timeout < self.timeout && now < self.since + self.timeout
+    }
+
     /// A server agreed to this on another connection. The leader applies it at once, also to earlier touches. And at any time
     /// again: it goes by whichever server tells it of the session last, and a request that was given up, or a report, may come
     /// when the session is connected to another server. So the session lasts no longer any more. What was sent over the previous
@@ -169,6 +174,8 @@ mod tests {
         let ends = |liveness: &Liveness| (liveness.since, liveness.timeout.as_millis());
         let mut liveness = liveness();
         liveness.answered(at(1100), at(1110));
+        let less = |now| liveness.promises_more(Duration::from_millis(400), at(now));
+        assert!(less(2199) && !less(2200) && !liveness.promises_more(Duration::from_millis(1200), at(2199)));
         liveness.negotiated(Duration::from_millis(400));
         assert_eq!(ends(&liveness), (at(1000), 400));
         assert!(liveness.is_shortened());

@@ -43,7 +43,7 @@ pub(crate) trait SessionHandler: Default + Send + 'static {
     /// Another client notified this session: some of its nodes may have been removed. After an error it is called again.
     fn notified(session: &Session<Self>) -> impl Future<Output = Answer<()>> + Send;
 
-    /// Another server agreed to less than was promised until now.
+    /// A server has agreed to less than it did a moment before, and to less than was promised until now.
     fn shortened(session: &Session<Self>);
 
     /// The session has ended, and with it all its nodes.
@@ -118,14 +118,22 @@ impl<T: SessionHandler> Session<T> {
         connect_to(&self.config, connector, server).await
     }
 
-    /// The server that answers first, and what timeout it allows this session.
-    pub(crate) async fn find_server(&self) -> Answer<(&str, Duration)> {
+    /// The first server that answers, and allows this session what was promised. From then on its limit counts.
+    pub(crate) async fn find_server(&self) -> Answer<&str> {
         let each: Vec<_> = self.config.each_server().map(|server| self.ask_server(server)).collect();
         race(each, STEP, |_| false).await.map_err(|e| e.unwrap_or(ZkError::NoHosts))
     }
 
-    async fn ask_server<'a>(&self, server: &'a str) -> Answer<(&'a str, Duration)> {
-        Ok((server, self.connect(server, false).await?.session_timeout()))
+    async fn ask_server<'a>(&self, server: &'a str) -> Answer<&'a str> {
+        let timeout = self.connect(server, false).await?.session_timeout();
+        // What is granted meanwhile waits for the handler.
+        let handler = self.handler();
+        if handler.is_holding() && self.state().liveness.promises_more(timeout, Moment::now()) {
+            let text = format!("{server} allows a session {timeout:?}, and more is promised");
+            return Err(ZkError::UnexpectedError(text));
+        }
+        self.state().liveness.negotiated(timeout);
+        Ok(server)
     }
 
     /// The client once it is connected. An error means that nothing was sent.

@@ -62,7 +62,8 @@ impl Zookeeper {
         let there = old || s.queue.contains(&client);
         let it = &mut s.clients[client];
         if !there && self.has(Rule::NodesProve) {
-            it.stage = Stage::Lost;
+            // Somebody else has deleted it: only the token protects.
+            it.stage = Stage::Lost { told: 0 };
         } else {
             let since = it.liveness.last_answered.as_nanos() / 1_000_000_000;
             it.verified = it.verified.max(u8::try_from(since).unwrap_or(u8::MAX));
@@ -91,7 +92,7 @@ impl Zookeeper {
         }
         let it = &mut s.clients[client];
         if !lives {
-            it.stage = Stage::Lost;
+            it.lose();
             return;
         }
         if self.has(Rule::LimitIsTakenOver) {
@@ -119,7 +120,7 @@ impl Zookeeper {
         if s.sessions[client].is_some_and(|end| end <= s.now) {
             actions.push(Action::SessionEnds { client });
         }
-        if it.stage == Stage::Lost {
+        if matches!(it.stage, Stage::Lost { .. }) {
             return;
         }
         if it.stage == Stage::Idle {
@@ -169,7 +170,7 @@ impl Client {
     pub(super) fn take(&mut self) {
         let until = self.valid_until();
         if self.verified < until {
-            self.stage = Stage::Holding { until };
+            self.stage = Stage::Holding { until, told: until };
         }
     }
 
@@ -183,16 +184,23 @@ impl Client {
     pub(super) fn extended(&mut self) {
         self.shortened();
         let verified = self.valid_until();
-        if let Stage::Holding { until } = &mut self.stage {
+        if let Stage::Holding { until, told } = &mut self.stage {
             *until = verified.max(*until);
+            *told = (*told).max(*until);
         }
     }
 
     pub(super) fn shortened(&mut self) {
         let verified = self.valid_until();
-        if let (Stage::Holding { until }, true) = (&mut self.stage, self.liveness.is_shortened()) {
+        if let (Stage::Holding { until, .. }, true) = (&mut self.stage, self.liveness.is_shortened()) {
             *until = verified.min(*until);
         }
+    }
+
+    /// Its session has ended.
+    fn lose(&mut self) {
+        let told = if let Stage::Holding { told, .. } = self.stage { told } else { 0 };
+        self.stage = Stage::Lost { told };
     }
 
     pub(super) fn negotiated(&mut self, limit: Duration) {
