@@ -27,7 +27,8 @@ async fn a_late_claim_leaves_nothing_that_outlives_one_ttl() {
             trap.done().await;
         }
         sleep(500).await;
-        assert_eq!(held_on(&nodes, &late).await, 0);
+        // A node may get it a little after it was delivered.
+        within(5, until_held_on(&nodes, &late, 0)).await;
         granted(&store, &attempt("x")).await;
     })
     .await;
