@@ -234,16 +234,14 @@ impl Model for Zookeeper {
             Action::AskForLimit { client, server } => {
                 s.connects -= 1;
                 let it = &mut s.clients[client];
-                let holds = matches!(it.stage, Stage::Holding { .. });
-                if holds
-                    && self.has(Rule::PromiseIsKept)
-                    && it.liveness.promises_more(long(self.limits[server]), at(now))
-                {
+                let minds = self.has(Rule::LimitIsTakenOver) && self.has(Rule::PromiseIsKept);
+                let limit = long(self.limits[server]);
+                if minds && matches!(it.stage, Stage::Holding { .. }) && it.liveness.promises_more(limit, at(now)) {
                     return Some(s);
                 }
                 it.asked = Some(server);
                 if self.has(Rule::LimitIsTakenOver) {
-                    it.negotiated(long(self.limits[server]));
+                    it.negotiated(limit);
                 }
             }
             Action::Connect { client, server, outcome } => {
