@@ -77,8 +77,13 @@ enum Stage {
     Idle,
     Waiting,
     /// Until then, and at first it was told that it does until `told`.
-    Holding { until: u8, told: u8 },
-    Lost { told: u8 },
+    Holding {
+        until: u8,
+        told: u8,
+    },
+    Lost {
+        told: u8,
+    },
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -233,16 +238,7 @@ impl Model for Zookeeper {
             }
             Action::AskForLimit { client, server } => {
                 s.connects -= 1;
-                let it = &mut s.clients[client];
-                let minds = self.has(Rule::LimitIsTakenOver) && self.has(Rule::PromiseIsKept);
-                let limit = long(self.limits[server]);
-                if minds && matches!(it.stage, Stage::Holding { .. }) && it.liveness.promises_more(limit, at(now)) {
-                    return Some(s);
-                }
-                it.asked = Some(server);
-                if self.has(Rule::LimitIsTakenOver) {
-                    it.negotiated(limit);
-                }
+                self.ask_for_limit(&mut s.clients[client], server, now);
             }
             Action::Connect { client, server, outcome } => {
                 s.connects -= u8::from(!self.has(Rule::LimitIsAskedFirst));

@@ -78,6 +78,19 @@ impl Zookeeper {
         lease.is_some()
     }
 
+    /// What a server allows is known before the session is taken there, if it is.
+    pub(super) fn ask_for_limit(&self, it: &mut Client, server: usize, now: u8) {
+        let limit = long(self.limits[server]);
+        let minds = self.has(Rule::LimitIsTakenOver) && self.has(Rule::PromiseIsKept);
+        if minds && matches!(it.stage, Stage::Holding { .. }) && it.liveness.promises_more(limit, at(now)) {
+            return;
+        }
+        it.asked = Some(server);
+        if self.has(Rule::LimitIsTakenOver) {
+            it.negotiated(limit);
+        }
+    }
+
     pub(super) fn connect(&self, s: &mut State, client: usize, server: usize, outcome: Outcome) {
         let now = s.now;
         s.clients[client].asked = None;
