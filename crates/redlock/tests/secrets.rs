@@ -45,7 +45,7 @@ async fn no_error_repeats_what_a_request_said() {
 
 async fn set_up(words: &[&str], persistent: bool) -> Redis {
     let extra = words.iter().map(|word| (*word).to_owned()).collect();
-    let options = RedisOptions { persistent, extra, password: Some(CANARY.into()) };
+    let options = RedisOptions { persistent, extra, password: Some(CANARY.into()), ..RedisOptions::default() };
     Redis::start_with(&options).await.unwrap()
 }
 

@@ -31,6 +31,8 @@ pub enum Program {
     PgBasebackup,
     /// `pgbouncer`.
     PgBouncer,
+    /// `cc`, which builds a clock that can be stepped.
+    CCompiler,
 }
 
 impl Program {
@@ -46,6 +48,7 @@ impl Program {
             Self::Initdb => ("initdb", "postgresql", "LEASEHOLD_INITDB"),
             Self::PgBasebackup => ("pg_basebackup", "postgresql-client", "LEASEHOLD_PG_BASEBACKUP"),
             Self::PgBouncer => ("pgbouncer", "pgbouncer", "LEASEHOLD_PGBOUNCER"),
+            Self::CCompiler => ("cc", "gcc", "LEASEHOLD_CC"),
         }
     }
 
@@ -114,6 +117,7 @@ mod tests {
             Program::Initdb,
             Program::PgBasebackup,
             Program::PgBouncer,
+            Program::CCompiler,
         ] {
             let (name, package, variable) = program.facts();
             assert!(!name.is_empty() && !package.is_empty() && variable.starts_with("LEASEHOLD_"));

@@ -17,6 +17,7 @@
 
 mod background;
 mod certificates;
+mod clock;
 mod error;
 mod find;
 pub mod fleet_cases;

@@ -13,6 +13,7 @@ use rustix::process::Signal;
 
 use crate::{
     certificates::TlsPort,
+    clock,
     error::{Error, Result},
     find::Program,
     ports,
@@ -29,6 +30,8 @@ pub struct PostgresOptions {
     pub settings: Vec<(String, String)>,
     /// How it serves TLS, at this port beside what has none.
     pub tls: Option<TlsPort>,
+    /// Whether its wall clock can be stepped: [`Server::step_clock`].
+    pub clock: bool,
 }
 
 impl PostgresOptions {
@@ -158,7 +161,7 @@ impl Postgres {
     }
 
     fn launch(options: &PostgresOptions, origin: Option<Origin>) -> Result<Self> {
-        let (program, user) = (Program::Postgres.find()?, data::not_root()?);
+        let (mut program, user) = (Program::Postgres.find()?, data::not_root()?);
         let folder = server::folder("postgres")?;
         data::give(folder.path(), user)?;
         data::remove_segments_of_the_dead(user);
@@ -175,6 +178,11 @@ impl Postgres {
         settings.extend(options.settings.iter().cloned());
         for (name, value) in settings {
             args.extend(["-c".to_owned(), format!("{name}={value}")]);
+        }
+        if options.clock {
+            let files;
+            (program, args, files) = clock::start_by(folder.path(), &program, args)?;
+            files.iter().try_for_each(|file| data::give(file, user))?;
         }
         let probe = Box::new(Answers { sockets: sockets.clone(), port, origin, tls: options.tls.clone(), user });
         // The other signal waits until all clients have left.

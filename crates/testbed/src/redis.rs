@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, ops::Deref};
 use async_trait::async_trait;
 
 use crate::{
+    clock,
     error::{Error, Result},
     find::Program,
     ports,
@@ -22,6 +23,8 @@ pub struct RedisOptions {
     pub password: Option<String>,
     /// More arguments for `redis-server`, such as `["--maxmemory", "3mb"]`.
     pub extra: Vec<String>,
+    /// Whether its wall clock can be stepped: [`Server::step_clock`].
+    pub clock: bool,
 }
 
 /// A private Redis server; see [`Server`] for what can be done to its process.
@@ -141,7 +144,10 @@ impl Redis {
         }
         args.extend(options.extra.iter().cloned());
         let probe = Box::new(Answers { password: options.password.clone() });
-        let program = Program::RedisServer.find()?;
+        let mut program = Program::RedisServer.find()?;
+        if options.clock {
+            (program, args, _) = clock::start_by(folder.path(), &program, args)?;
+        }
         let launch = Launch {
             name: "redis-server",
             program,

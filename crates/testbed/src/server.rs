@@ -13,9 +13,10 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::{
+    clock,
     error::{Error, Result},
     process::{self, Manner, Process},
-    seen::clock,
+    seen,
 };
 
 /// How long a server may take to get ready; and once more as long, so often, if it was given processor time meanwhile: a JVM takes
@@ -181,6 +182,11 @@ impl Server {
         self.signal(Signal::CONT)
     }
 
+    /// Steps the wall clock of a server that was started with one of its own, for now and for all its later starts: back, if this is negative.
+    pub fn step_clock(&self, milliseconds: i64) -> Result<()> {
+        clock::step(self.launch.folder.path(), milliseconds.saturating_mul(1_000_000))
+    }
+
     /// The folder that holds the server's data.
     #[must_use]
     pub fn data(&self) -> &Path {
@@ -202,7 +208,7 @@ impl Server {
 
     /// Waits until the server answers as the one that was started here.
     pub(crate) async fn until_ready(&self) -> Result<()> {
-        let (mut used, mut periods, mut since) = (0, 1, clock());
+        let (mut used, mut periods, mut since) = (0, 1, seen::clock());
         loop {
             let pid = match self.pid() {
                 Some(pid) if self.is_running() => pid,
@@ -219,7 +225,7 @@ impl Server {
                     let seconds = READY_WITHIN.as_secs() * periods;
                     return Err(Error::NotReady { server: self.to_string(), seconds, last, log: self.log_tail() });
                 }
-                (periods, since) = (periods + 1, clock());
+                (periods, since) = (periods + 1, seen::clock());
             }
             tokio::time::sleep(GLANCE).await;
         }

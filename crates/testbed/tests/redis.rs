@@ -41,6 +41,29 @@ async fn forgets_without_persistence_and_keeps_with_it() {
 }
 
 #[tokio::test]
+async fn its_clock_is_stepped() {
+    let redis = Redis::start_with(&RedisOptions { clock: true, ..RedisOptions::default() }).await.unwrap();
+    let other = Redis::start().await.unwrap();
+    assert!(other.step_clock(1).is_err());
+    let clock = async |server: &Redis| {
+        let Reply::Array(parts) = server.command(&["TIME"]).await.unwrap() else { unreachable!() };
+        let [seconds, micros] = [0, 1].map(|at: usize| parts[at].text().unwrap().parse::<i64>().unwrap());
+        seconds * 1000 + micros / 1000
+    };
+    let ahead = async || clock(&redis).await - clock(&other).await;
+    assert!(ahead().await.abs() < 10_000);
+    redis.command(&["SET", "a", "1", "EX", "60"]).await.unwrap();
+    redis.step_clock(-100_000).unwrap();
+    assert!((ahead().await + 100_000).abs() < 10_000);
+    assert_eq!(redis.dbsize().await.unwrap(), 1);
+    redis.step_clock(300_000).unwrap();
+    assert!((ahead().await - 200_000).abs() < 10_000);
+    assert_eq!(redis.command(&["GET", "a"]).await.unwrap(), Reply::Nil);
+    redis.restart_with_data().await.unwrap();
+    assert!((ahead().await - 200_000).abs() < 10_000);
+}
+
+#[tokio::test]
 async fn asks_for_the_password() {
     let options = RedisOptions { password: Some("secret".into()), ..RedisOptions::default() };
     let redis = Redis::start_with(&options).await.unwrap();
