@@ -7,6 +7,9 @@ use crate::{
     http,
 };
 
+/// What the role of `me` may do.
+const ALL: &str = r#"{"name":"all","perm":{"permType":"READWRITE","key":"AA==","range_end":"AA=="}}"#;
+
 impl Etcd {
     /// Makes two users with this password, `root` and `me`, who may read and write all keys, and turns authentication on. From then on the
     /// testbed itself asks as `root`.
@@ -16,7 +19,7 @@ impl Etcd {
             ("user/add", &*user("root")),
             ("user/grant", r#"{"user":"root","role":"root"}"#),
             ("role/add", r#"{"name":"all"}"#),
-            ("role/grant", r#"{"name":"all","perm":{"permType":"READWRITE","key":"AA==","range_end":"AA=="}}"#),
+            ("role/grant", ALL),
             ("user/add", &*user("me")),
             ("user/grant", r#"{"user":"me","role":"all"}"#),
             ("enable", "{}"),
@@ -25,6 +28,17 @@ impl Etcd {
         }
         self.ask_as_root(password);
         Ok(())
+    }
+
+    /// Whether clients have to say who they are.
+    #[must_use]
+    pub fn has_users(&self) -> bool {
+        self.root.get().is_some()
+    }
+
+    /// Changes the roles, so that nobody may more or less than before. All tokens that were signed up to now are of no use any more.
+    pub async fn change_users(&self) -> Result<()> {
+        self.post("/v3/auth/role/grant", ALL).await.map(drop)
     }
 
     /// The testbed asks as `root` from now on.

@@ -100,6 +100,16 @@ impl ZooKeeper {
         fs::write(folder.join(JAAS), jaas(accounts)).map_err(Error::io("writing the accounts"))
     }
 
+    /// Changes the limits of session timeouts. The server reads them when it is started again.
+    pub fn set_sessions(&self, min: Duration, max: Duration) -> Result<()> {
+        let config = self.data().parent().unwrap_or(Path::new("/")).join(CONFIG);
+        let text = fs::read_to_string(&config).map_err(Error::io("reading zoo.cfg"))?;
+        let is_limit = |line: &&str| line.starts_with("minSessionTimeout=") || line.starts_with("maxSessionTimeout=");
+        let others = text.lines().filter(|line| !is_limit(line)).map(str::to_owned);
+        let lines: Vec<String> = others.chain(sessions(min, max)).collect();
+        fs::write(&config, lines.join("\n")).map_err(Error::io("writing zoo.cfg"))
+    }
+
     /// Sends a four-letter word, such as `srvr` or `cons`, and returns the answer.
     pub async fn four_letter_word(&self, word: &str) -> Result<String> {
         four_letter_word(self.addr(), word).await
@@ -156,7 +166,7 @@ impl ZooKeeper {
     pub(crate) fn launch(options: &ZooKeeperOptions, port: u16, member: Option<(usize, &[String])>) -> Result<Self> {
         let folder = server::folder("zookeeper")?;
         let data = folder.path().join("data");
-        let config = folder.path().join("zoo.cfg");
+        let config = folder.path().join(CONFIG);
         let mut lines = vec![
             format!("dataDir={}", data.display()),
             format!("clientPort={port}"),
@@ -164,13 +174,12 @@ impl ZooKeeper {
             format!("tickTime={}", options.tick.as_millis()),
             format!("initLimit={}", options.init_limit),
             format!("syncLimit={}", options.sync_limit),
-            format!("minSessionTimeout={}", options.min_session.as_millis()),
-            format!("maxSessionTimeout={}", options.max_session.as_millis()),
             "maxClientCnxns=0".into(),
             "admin.enableServer=false".into(),
             "4lw.commands.whitelist=*".into(),
             "extendedTypesEnabled=true".into(),
         ];
+        lines.extend(sessions(options.min_session, options.max_session));
         let mut seed = Vec::new();
         if let Some((id, view)) = member {
             lines.extend(view.iter().cloned());
@@ -224,6 +233,13 @@ const JAVA: [&str; 5] = [
     "-Dzookeeper.extendedTypesEnabled=true",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 ];
+
+/// The file that it is set up by.
+const CONFIG: &str = "zoo.cfg";
+
+fn sessions(min: Duration, max: Duration) -> [String; 2] {
+    [("min", min), ("max", max)].map(|(which, limit)| format!("{which}SessionTimeout={}", limit.as_millis()))
+}
 
 /// The file with the accounts for SASL.
 const JAAS: &str = "jaas.conf";

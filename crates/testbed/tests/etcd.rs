@@ -5,6 +5,8 @@
 use std::time::Duration;
 
 use leasehold_testbed::{Etcd, EtcdCluster, EtcdOptions};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
 const NEVER: Duration = Duration::from_millis(150);
@@ -41,6 +43,33 @@ async fn keeps_its_data_unless_asked_not_to() {
     assert_eq!(etcd.key_count().await.unwrap(), 0);
     etcd.stop().await.unwrap();
     assert!(!etcd.is_running());
+}
+
+/// Asks with a token of before.
+async fn asked_with(etcd: &Etcd, token: &str) -> String {
+    let mut stream = TcpStream::connect(etcd.addr()).await.unwrap();
+    let head = "POST /v3/kv/range HTTP/1.0\r\nAuthorization: ";
+    let request = format!("{head}{token}\r\nContent-Length: {}\r\n\r\n{GET}", GET.len());
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn a_change_of_its_users_makes_tokens_old() {
+    let options = EtcdOptions { jwt: Some(Duration::from_secs(600)), ..EtcdOptions::default() };
+    let etcd = Etcd::start_with(&options).await.unwrap();
+    assert!(!etcd.has_users());
+    etcd.add_users("pass").await.unwrap();
+    assert!(etcd.has_users());
+    let answer = etcd.post("/v3/auth/authenticate", r#"{"name":"me","password":"pass"}"#).await.unwrap();
+    let token = answer.split("\"token\":\"").nth(1).unwrap().split('"').next().unwrap();
+    assert!(asked_with(&etcd, token).await.contains("200 OK"));
+    etcd.change_users().await.unwrap();
+    let refused = asked_with(&etcd, token).await;
+    assert!(refused.contains("revision") && !refused.contains("200 OK"), "{refused}");
+    etcd.post("/v3/kv/put", PUT).await.unwrap();
 }
 
 #[tokio::test]

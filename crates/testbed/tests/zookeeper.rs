@@ -35,6 +35,15 @@ async fn restarts_pauses_and_stops() {
 }
 
 #[tokio::test]
+async fn has_other_limits_after_a_restart() {
+    let zookeeper = ZooKeeper::start().await.unwrap();
+    zookeeper.set_sessions(Duration::from_secs(1), Duration::from_secs(2)).unwrap();
+    zookeeper.restart_with_data().await.unwrap();
+    let conf = zookeeper.four_letter_word("conf").await.unwrap();
+    assert!(conf.contains("minSessionTimeout=1000") && conf.contains("maxSessionTimeout=2000"), "{conf}");
+}
+
+#[tokio::test]
 async fn a_follower_is_isolated_from_the_others_and_not_from_clients() {
     let options = ZooKeeperOptions { peer_proxies: true, ..ZooKeeperOptions::default() };
     let ensemble = ZooKeeper::ensemble_with(3, &options).await.unwrap();
