@@ -3,12 +3,14 @@
 use std::{fs, path::Path, process::Command, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use futures_util::future::join_all;
 use leasehold_testbed::{Etcd, Proxy, Redis, Server};
 use serde_json::Value;
 use tokio::time::timeout;
 use zookeeper_client::{Client, Error};
 
 use super::{
+    changes,
     clients::Slot,
     databases,
     faults::{Fault, Moment},
@@ -85,16 +87,16 @@ impl Nemesis<'_> {
             Fault::FailOver => drop(timeout(FAILED_OVER, self.servers.fail_over(self.any_lock())).await),
             Fault::MoveSlot => self.servers.move_slot(self.any_lock()).await,
             Fault::FillMemory => {
-                // Less than it has already. It is told until it has answered.
+                // Less than it has already.
                 for most in ["1", "0"] {
-                    let redis = self.servers.of_redis()[which];
-                    while redis.command(&["CONFIG", "SET", "maxmemory", most]).await.is_err() {
-                        tokio::time::sleep(AGAIN).await;
-                    }
+                    changes::told(self.servers.of_redis()[which], &["CONFIG", "SET", "maxmemory", most]).await;
                     tokio::time::sleep(length).await;
                 }
             }
-            Fault::Restore => self.restore(server).await,
+            Fault::EvictKeys => self.evict_keys(self.servers.of_redis()[which], length).await,
+            Fault::ClockForward => self.step_clock(server, false),
+            Fault::ClockBack => self.step_clock(server, true),
+            Fault::ChangeLimits => self.change_limits(which, length).await,
             Fault::StopServer | Fault::PauseBackend => {
                 let Servers::Postgres(server, _) = self.servers else { return };
                 let stops = fault == Fault::StopServer;
@@ -104,19 +106,15 @@ impl Nemesis<'_> {
                     databases::pause_backend(server, length).await;
                 }
             }
-            _ => server.restart_without_data().await.unwrap(),
+            _ => {
+                let all = if fault.is_of_all(self.kind) { self.servers.all() } else { vec![server] };
+                // None of them has it from another one that is still there.
+                for server in &all {
+                    server.kill().await.unwrap();
+                }
+                join_all(all.into_iter().map(|server| lose(fault, server))).await;
+            }
         }
-    }
-
-    /// The first time what it has is saved. After that this is what it has again.
-    async fn restore(&self, server: &Server) {
-        server.kill().await.unwrap();
-        let saved = server.data().with_extension("saved");
-        let [from, to] = if saved.exists() { [&saved, server.data()] } else { [server.data(), &saved] };
-        copy(from, to);
-        // The process in it may be another one by now.
-        let _ = fs::remove_file(server.data().join("postmaster.pid"));
-        while server.start_again().await.is_err() {}
     }
 
     /// A member and a client reach each other and nobody else.
@@ -183,11 +181,11 @@ impl Nemesis<'_> {
             }
             proxy.disarm();
         };
-        futures_util::future::join_all(chosen.iter().map(one)).await;
+        join_all(chosen.iter().map(one)).await;
     }
 
     /// Changes what is in the store.
-    pub(super) async fn content(&self, fault: Fault, lock: Option<&str>) {
+    pub(super) async fn content(&self, fault: Fault, lock: Option<&str>, length: Duration) {
         match (self.servers, lock) {
             (_, Some(lock)) if fault == Fault::Evict => self.evict(lock).await,
             // As often as it takes: it is over when the fault is.
@@ -196,17 +194,11 @@ impl Nemesis<'_> {
                     tokio::time::sleep(AGAIN).await;
                 }
             }
-            (Servers::File(folder), _) => {
-                for name in ["locks.db", "locks.db-wal", "locks.db-shm"] {
-                    if self.random.borrow_mut().bool() {
-                        // It may not be there.
-                        let _ = fs::remove_file(folder.path().join(name));
-                    }
-                }
-            }
+            (Servers::File(room), _) if fault == Fault::FillDisk => self.fill_disk(room, length).await,
+            (Servers::File(room), _) => self.delete_files(room),
             (Servers::Postgres(server, _), _) => databases::terminate(server, self.kind.ttl()).await,
-            (Servers::Etcd(server), _) => compact(server, self.kind.ttl()).await,
-            (Servers::EtcdCluster(cluster), _) => compact(&cluster.members()[0], self.kind.ttl()).await,
+            (Servers::Etcd(server), _) => of_etcd(server, fault, self.kind.ttl()).await,
+            (Servers::EtcdCluster(cluster), _) => of_etcd(&cluster.members()[0], fault, self.kind.ttl()).await,
             _ => self.tell_a_server(fault).await,
         }
     }
@@ -257,7 +249,8 @@ impl Nemesis<'_> {
                 sure(servers, &words).await
             }
             Servers::Postgres(server, _) => {
-                let line = self.random.borrow_mut().bool();
+                // With its line its last token is lost: a clock that was stepped back may be behind that.
+                let line = self.random.borrow_mut().bool() && !self.kinds.contains(&Fault::ClockBack);
                 databases::delete(server, lock, line).await
             }
             Servers::Etcd(server) => delete_prefix(server, lock).await,
@@ -273,6 +266,20 @@ impl Nemesis<'_> {
             Servers::Memory | Servers::File(_) | Servers::Sentinel(_) | Servers::Cluster(_) => true,
         }
     }
+}
+
+/// Starts a server that was killed, without its data or with those of before. The first time what it has is saved. After that this is what it
+/// has again.
+async fn lose(fault: Fault, server: &Server) {
+    if fault != Fault::Restore {
+        return server.restart_without_data().await.unwrap();
+    }
+    let saved = server.data().with_extension("saved");
+    let [from, to] = if saved.exists() { [&saved, server.data()] } else { [server.data(), &saved] };
+    copy(from, to);
+    // The process in it may be another one by now.
+    let _ = fs::remove_file(server.data().join("postmaster.pid"));
+    while server.start_again().await.is_err() {}
 }
 
 async fn sure(servers: &[Redis], words: &[&str]) -> bool {
@@ -316,6 +323,14 @@ async fn delete_entries(servers: &str, lock: &str) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+async fn of_etcd(server: &Etcd, fault: Fault, within: Duration) {
+    if fault == Fault::ChangeUsers {
+        changes::change_users(server, within).await;
+    } else {
+        compact(server, within).await;
+    }
 }
 
 /// Forgets all revisions before this one.

@@ -2,7 +2,7 @@
 
 use leasehold_chaos::Breaks;
 
-use super::kind::Kind;
+use super::kind::{Kind, loses_data};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -50,6 +50,17 @@ pub(crate) enum Fault {
     DeleteFiles,
     /// A server's clock was ahead for a moment. What stays of that are greater tokens.
     ClockAhead,
+    /// A server's clock is stepped, and stays so.
+    ClockForward,
+    ClockBack,
+    /// A member is started again, with other limits for sessions.
+    ChangeLimits,
+    /// A server has room for less than it has, and evicts what it likes.
+    EvictKeys,
+    /// The disk of a file is full.
+    FillDisk,
+    /// What is asked with earlier tokens of users is refused.
+    ChangeUsers,
 }
 
 /// Which request of a client.
@@ -100,6 +111,7 @@ const MEMBERS: &[Fault] = &[
 const RELEASES: &[Fault] = &[Fault::LostAnswer(Moment::Release), Fault::LateRequest(Moment::Release)];
 const BY_HAND: &[Fault] = &[Fault::Evict, Fault::DeleteKeys, Fault::DeleteKeys];
 const LOSSES: &[Fault] = &[Fault::LoseData, Fault::Restore];
+const REDIS_LOSSES: &[Fault] = &[Fault::LoseData, Fault::Restore, Fault::EvictKeys];
 const DATABASE: &[Fault] = &[
     Fault::Terminate,
     Fault::Terminate,
@@ -108,28 +120,42 @@ const DATABASE: &[Fault] = &[
     Fault::StopServer,
     Fault::LateRequest(Moment::Ring),
 ];
+const LIMITS: &[Fault] = &[Fault::ChangeLimits];
 const SCRIPTS: &[Fault] = &[Fault::ForgetScripts, Fault::CloseSubscriptions];
 
-/// Those of a store.
-pub(crate) fn faults(kind: Kind) -> Vec<Fault> {
+/// What a run of some stores has that [loses no data](loses_data).
+const CLOCKS: &[Fault] = &[Fault::ClockForward, Fault::ClockBack, Fault::ClockBack];
+const USERS: &[Fault] = &[Fault::ChangeUsers, Fault::ChangeUsers];
+
+/// Those of a store, in the run with this seed.
+pub(crate) fn faults(kind: Kind, seed: u64) -> Vec<Fault> {
+    let or = |losses, others| if loses_data(seed) { losses } else { others };
     let groups: &[&[Fault]] = match kind {
         Kind::Memory => &[&[Fault::PauseClient, Fault::PauseClient, Fault::BlockRuntime]],
-        Kind::Sqlite => &[CLIENTS, &[Fault::DeleteFiles, Fault::Evict]],
-        Kind::Redis => &[CLIENTS, LINKS, SERVERS, RELEASES, BY_HAND, SCRIPTS, LOSSES, &[Fault::FillMemory]],
-        Kind::Redlock => {
-            &[CLIENTS, LINKS, SERVERS, RELEASES, SCRIPTS, LOSSES, &[Fault::Evict, Fault::ClockAhead, Fault::FillMemory]]
+        Kind::Sqlite => &[CLIENTS, &[Fault::DeleteFiles, Fault::Evict, Fault::FillDisk]],
+        Kind::Redis => {
+            &[CLIENTS, LINKS, SERVERS, RELEASES, BY_HAND, SCRIPTS, or(REDIS_LOSSES, CLOCKS), &[Fault::FillMemory]]
         }
-        Kind::Etcd => &[CLIENTS, LINKS, SERVERS, BY_HAND, LOSSES, &[Fault::Compact]],
-        Kind::EtcdCluster => &[CLIENTS, LINKS, SERVERS, MEMBERS, BY_HAND, &[Fault::Compact]],
-        Kind::ZooKeeper => &[CLIENTS, LINKS, SERVERS, BY_HAND, LOSSES],
-        Kind::Ensemble => &[CLIENTS, LINKS, SERVERS, MEMBERS, BY_HAND],
+        Kind::Redlock => &[
+            CLIENTS,
+            LINKS,
+            SERVERS,
+            RELEASES,
+            SCRIPTS,
+            REDIS_LOSSES,
+            &[Fault::Evict, Fault::ClockAhead, Fault::FillMemory],
+        ],
+        Kind::Etcd => &[CLIENTS, LINKS, SERVERS, BY_HAND, or(LOSSES, USERS), &[Fault::Compact]],
+        Kind::EtcdCluster => &[CLIENTS, LINKS, SERVERS, MEMBERS, BY_HAND, or(LOSSES, USERS), &[Fault::Compact]],
+        Kind::ZooKeeper => &[CLIENTS, LINKS, SERVERS, BY_HAND, LOSSES, LIMITS],
+        Kind::Ensemble => &[CLIENTS, LINKS, SERVERS, MEMBERS, BY_HAND, LOSSES, LIMITS, LIMITS],
         // A server that is started again has the part that it began with: sentinels would not set that right soon.
         Kind::Sentinel => &[
             CLIENTS,
             SCRIPTS,
             &[Fault::PauseServer, Fault::Evict, Fault::FailOver, Fault::FailOver, Fault::FillMemory],
         ],
-        Kind::Postgres => &[CLIENTS, LINKS, SERVERS, RELEASES, BY_HAND, LOSSES, DATABASE],
+        Kind::Postgres => &[CLIENTS, LINKS, SERVERS, RELEASES, BY_HAND, or(LOSSES, CLOCKS), DATABASE],
         Kind::PgBouncer => &[CLIENTS, LINKS, SERVERS, RELEASES, BY_HAND, DATABASE],
         Kind::Cluster => {
             &[CLIENTS, SERVERS, SCRIPTS, &[Fault::Evict, Fault::FailOver, Fault::MoveSlot, Fault::FillMemory]]
@@ -144,7 +170,11 @@ impl Fault {
         match self {
             // The server's clock is in their tokens.
             Fault::LoseData | Fault::Restore if kind != Kind::Redis && !kind.is_database() => Breaks::Order,
+            Fault::EvictKeys if kind != Kind::Redis => Breaks::Order,
+            // A lease lasts longer then.
+            Fault::ClockBack if kind.is_database() => Breaks::Nothing,
             Fault::DeleteKeys | Fault::Evict | Fault::LoseData | Fault::Restore | Fault::FailOver => Breaks::Exclusion,
+            Fault::EvictKeys | Fault::ClockForward | Fault::ClockBack => Breaks::Exclusion,
             _ => Breaks::Nothing,
         }
     }
@@ -153,7 +183,8 @@ impl Fault {
         match self {
             Fault::PauseServer | Fault::RestartServer | Fault::Isolate => Target::Server,
             Fault::StopServer | Fault::PauseBackend => Target::Server,
-            Fault::LoseData | Fault::Restore | Fault::FillMemory => Target::Server,
+            Fault::LoseData | Fault::Restore | Fault::FillMemory | Fault::EvictKeys => Target::Server,
+            Fault::ClockForward | Fault::ClockBack | Fault::ChangeLimits => Target::Server,
             Fault::PauseLeader | Fault::KillLeader | Fault::Partition | Fault::FailOver | Fault::MoveSlot => {
                 Target::Leader
             }
@@ -161,12 +192,19 @@ impl Fault {
             | Fault::Terminate
             | Fault::CloseSubscriptions
             | Fault::Compact
+            | Fault::ChangeUsers
             | Fault::DeleteFiles
+            | Fault::FillDisk
             | Fault::DeleteKeys
             | Fault::Evict
             | Fault::ClockAhead => Target::Content,
             _ => Target::Client,
         }
+    }
+
+    /// Whether it is made to all members of a store that has several: one alone has it from the others again, or cannot come back.
+    pub(crate) fn is_of_all(self, kind: Kind) -> bool {
+        kind.is_several() && matches!(self, Fault::LoseData | Fault::Restore)
     }
 
     /// Whether a database loses by it what was counted there, too.

@@ -26,6 +26,13 @@ pub(crate) fn times() -> u32 {
     TIMES.load(Ordering::Relaxed)
 }
 
+/// Whether a run loses data. Otherwise what there is of these is there: steps of clocks, and users. Not both: after a step back a loss takes
+/// more than the store promises otherwise, and who has lost its users lets nobody in. It is by the seed, and in the part of a run that has
+/// long leases the other way round.
+pub(crate) fn loses_data(seed: u64) -> bool {
+    seed.is_multiple_of(2) == (times() == 1)
+}
+
 /// A store, with servers of the campaign's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
@@ -132,6 +139,11 @@ impl Kind {
             Kind::EtcdCluster | Kind::Ensemble => 5,
             _ => 4,
         }
+    }
+
+    /// Whether several servers are one store, of which most must be there.
+    pub(crate) fn is_several(self) -> bool {
+        matches!(self, Kind::EtcdCluster | Kind::Ensemble)
     }
 
     /// Whether some seconds show something: more is too long for each test.

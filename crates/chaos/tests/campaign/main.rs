@@ -4,8 +4,8 @@
 //! Without arguments it is a test: a short campaign on each store that is quick; the others are ignored. `run --store NAME
 //! --seconds N --seed S` is a longer one, `check FOLDER` judges a history again. `cargo xtask chaos` calls it. What is what:
 //!
-//! - `run` is one campaign; `kind` what is different about the stores; `servers`, `clients` what runs; `nemesis` when what breaks.
-//! - `faults` is which there are, `breaking` with `handovers` and `databases` how each is made; `prove` keeps the numbers, and writes the page of them.
+//! - `run` is one campaign; `kind` what is different about the stores; `servers` with `room`, `clients` what runs; `nemesis` when what breaks.
+//! - `faults` is which there are, `breaking` with `changes`, `handovers` and `databases` how each is made; `prove` keeps the numbers, and writes the page of them.
 //! - `client` with `lodgers` and `idlers`, `work` with `held`, `using`, `both` and `looks`, `resource` and `counter` are what the other processes do: they
 //!   are this program, started again.
 
@@ -13,6 +13,7 @@
 
 mod both;
 mod breaking;
+mod changes;
 mod client;
 mod clients;
 mod counter;
@@ -28,6 +29,7 @@ mod nemesis;
 mod prove;
 mod recorder;
 mod resource;
+mod room;
 mod run;
 mod servers;
 mod using;
@@ -50,6 +52,9 @@ fn slice_of(kind: Kind) -> Duration {
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    if !words.first().is_some_and(|word| ["client", "resource", "check", "page"].contains(&&**word)) {
+        room::enter();
+    }
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["client", plan] => client::main(serde_json::from_str(plan).unwrap()),
         ["resource", folder] => resource::main(Path::new(folder)),

@@ -25,6 +25,8 @@ pub(crate) struct Nemesis<'a> {
     pub(super) servers: &'a Servers,
     pub(super) clients: &'a [Slot],
     pub(super) random: RefCell<fastrand::Rng>,
+    /// Which faults there are.
+    pub(super) kinds: Vec<Fault>,
     /// A client of the store that no fault reaches but those of the servers. None where the store is in one process.
     pub(super) operator: Option<Store>,
     /// What is broken at the moment: clients, then servers, then the content. Each by one fault at a time.
@@ -45,8 +47,13 @@ impl<'a> Nemesis<'a> {
             Kind::Memory => None,
             _ => Some(servers.connect().await),
         };
+        let mut kinds = faults(kind, seed);
+        if matches!(servers, Servers::File(room) if !room.is_small()) {
+            println!("no disk of its own: none is full");
+            kinds.retain(|fault| *fault != Fault::FillDisk);
+        }
         let (busy, ids) = (RefCell::default(), RefCell::new(0));
-        Nemesis { kind, record, servers, clients, random, operator, busy, ids }
+        Nemesis { kinds, kind, record, servers, clients, random, operator, busy, ids }
     }
 
     /// Ends what it has open itself.
@@ -89,11 +96,11 @@ impl<'a> Nemesis<'a> {
 
     /// Ends by hand what is kept for long, again and again, and so rarely that most of the time there is no excuse for two holders.
     async fn tamper(&self, until: tokio::time::Instant) {
-        let by_hand = [Fault::DeleteKeys, Fault::Evict].into_iter().find(|fault| faults(self.kind).contains(fault));
+        let by_hand = [Fault::DeleteKeys, Fault::Evict].into_iter().find(|fault| self.kinds.contains(fault));
         let Some(fault) = by_hand else { return };
         while tokio::time::Instant::now() < until {
             tokio::time::sleep(4 * self.kind.ttl() + self.up_to(4 * self.kind.ttl())).await;
-            self.make_to(fault, self.clients.len() + self.servers.all().len(), Some(KEPT)).await;
+            self.make_to(fault, &[self.clients.len() + self.servers.all().len()], Some(KEPT)).await;
         }
     }
 
@@ -121,15 +128,17 @@ impl<'a> Nemesis<'a> {
 
     /// One fault by chance, to one of those that are whole.
     async fn one(&self) {
-        let kinds = faults(self.kind);
-        let fault = kinds[self.random.borrow_mut().usize(0..kinds.len())];
+        let fault = self.kinds[self.random.borrow_mut().usize(0..self.kinds.len())];
         // What everything is lost by is an excuse for everything: it is rare.
-        if (fault.breaks(self.kind) == Breaks::Order || fault.loses_counts(self.kind))
-            && self.random.borrow_mut().u8(0..6) > 0
-        {
+        let loses = fault.breaks(self.kind) == Breaks::Order || fault.loses_counts(self.kind);
+        let (clients, servers) = (self.clients.len(), self.servers.all().len());
+        // All of several are whole rarely enough.
+        if fault.is_of_all(self.kind) {
+            return self.make_to(fault, &Vec::from_iter(clients..clients + servers), None).await;
+        }
+        if loses && self.random.borrow_mut().u8(0..6) > 0 {
             return;
         }
-        let (clients, servers) = (self.clients.len(), self.servers.all().len());
         let all: Vec<usize> = match fault.target() {
             Target::Client => (0..clients).collect(),
             Target::Server => (clients..clients + servers).collect(),
@@ -138,8 +147,7 @@ impl<'a> Nemesis<'a> {
         };
         let whole: Vec<usize> = all.into_iter().filter(|target| !self.busy.borrow().contains(target)).collect();
         // Of several members mostly one is broken at a time: else there would be no leader for most of the time.
-        let several = matches!(self.kind, Kind::EtcdCluster | Kind::Ensemble);
-        let members = several && matches!(fault.target(), Target::Server | Target::Leader);
+        let members = self.kind.is_several() && matches!(fault.target(), Target::Server | Target::Leader);
         let broken = (clients..clients + servers).any(|member| self.busy.borrow().contains(&member));
         let spared = members && broken && self.random.borrow_mut().u8(0..4) > 0;
         if !whole.is_empty() && !spared {
@@ -150,23 +158,28 @@ impl<'a> Nemesis<'a> {
 
     async fn make(&self, fault: Fault, target: usize) {
         let lock = if fault.is_of_one_lock() { Some(self.held_lock().await) } else { None };
-        self.make_to(fault, target, lock).await;
+        self.make_to(fault, &[target], lock).await;
     }
 
-    /// Makes it to this lock, if it is of one.
-    async fn make_to(&self, fault: Fault, target: usize, lock: Option<&'static str>) {
-        if !self.busy.borrow_mut().insert(target) {
-            return;
+    /// Makes it to these, if they are whole, and to this lock, if it is of one.
+    async fn make_to(&self, fault: Fault, targets: &[usize], lock: Option<&'static str>) {
+        {
+            let mut busy = self.busy.borrow_mut();
+            if targets.iter().any(|target| busy.contains(target)) {
+                return;
+            }
+            busy.extend(targets);
         }
+        let target = targets[0];
         let length = self.length();
         let id = self.begin(&format!("{fault:?}"), fault.breaks(self.kind), lock);
         match fault.target() {
             Target::Client => self.client(fault, &self.clients[target], length).await,
             Target::Server | Target::Leader => self.server(fault, target - self.clients.len(), length).await,
-            Target::Content => self.content(fault, lock).await,
+            Target::Content => self.content(fault, lock, length).await,
         }
         self.record.now(What::Healed { id });
-        self.mended(target);
+        targets.iter().for_each(|target| self.mended(*target));
     }
 
     /// A client that is whole. It counts as broken until it is [mended](Nemesis::mended).

@@ -63,7 +63,7 @@ pub(crate) async fn run(kind: Kind, seed: u64, time: Duration, folder: &Path) ->
 }
 
 async fn campaign(kind: Kind, seed: u64, time: Duration, folder: &Path) -> Vec<String> {
-    let servers = Servers::start(kind).await;
+    let servers = Servers::start(kind, seed).await;
     let record = Record::new(folder, 0);
     record.now(What::Begin { store: kind.name().into(), seed, limits: kind.limits() });
     let resource = Resource::start(folder).await;

@@ -2,15 +2,20 @@
 
 use std::{fs, os::unix::fs::FileTypeExt, path::Path, time::Duration};
 
+use super::{
+    changes,
+    counter::Counted,
+    databases,
+    kind::{Kind, loses_data},
+    room::Room,
+    work::LOCKS,
+};
 use leasehold::Store;
 use leasehold_testbed::{
     Etcd, EtcdCluster, EtcdOptions, PgBouncer, Postgres, PostgresOptions, Proxy, Redis, RedisCluster,
     RedisClusterOptions, RedisOptions, RedisSentinel, SentinelOptions, Server, ZooKeeper, ZooKeeperEnsemble,
     ZooKeeperOptions,
 };
-use tempfile::TempDir;
-
-use super::{counter::Counted, databases, kind::Kind, work::LOCKS};
 
 /// How much later one member of an ensemble hears what the leader has decided: its clients read what was.
 const LAG: Duration = Duration::from_millis(60);
@@ -21,9 +26,12 @@ const EACH: u64 = LOCKS.len() as u64 + 4;
 /// How often a store that does not answer in time is asked again for its locks.
 const TRIES: u32 = 60;
 
+/// Of etcd's users.
+const PASSWORD: &str = "pass";
+
 pub(crate) enum Servers {
     Memory,
-    File(TempDir),
+    File(Room),
     Redis(Vec<Redis>),
     Etcd(Etcd),
     EtcdCluster(EtcdCluster),
@@ -35,18 +43,18 @@ pub(crate) enum Servers {
 }
 
 impl Servers {
-    pub(crate) async fn start(kind: Kind) -> Servers {
+    pub(crate) async fn start(kind: Kind, seed: u64) -> Servers {
+        let others = !loses_data(seed);
         let persistent = RedisOptions { persistent: true, ..RedisOptions::default() };
         match kind {
             Kind::Memory => Servers::Memory,
-            Kind::Sqlite => Servers::File(tempfile::tempdir().unwrap()),
-            Kind::Redis => Servers::Redis(vec![Redis::start_with(&persistent).await.unwrap()]),
-            Kind::Redlock => Servers::Redis(Redis::start_many_with(5, &persistent).await.unwrap()),
-            Kind::Etcd => Servers::Etcd(Etcd::start().await.unwrap()),
-            Kind::EtcdCluster => {
-                let options = EtcdOptions { peer_proxies: true, ..EtcdOptions::default() };
-                Servers::EtcdCluster(Etcd::cluster_with(3, &options).await.unwrap())
+            Kind::Sqlite => Servers::File(Room::new()),
+            Kind::Redis => {
+                let options = RedisOptions { clock: others, ..persistent };
+                Servers::Redis(vec![Redis::start_with(&options).await.unwrap()])
             }
+            Kind::Redlock => Servers::Redis(Redis::start_many_with(5, &persistent).await.unwrap()),
+            Kind::Etcd | Kind::EtcdCluster => of_etcd(kind, others).await,
             Kind::ZooKeeper => Servers::ZooKeeper(ZooKeeper::start().await.unwrap()),
             Kind::Ensemble => {
                 let options = ZooKeeperOptions { peer_proxies: true, ..ZooKeeperOptions::default() };
@@ -60,7 +68,7 @@ impl Servers {
             }
             Kind::Postgres | Kind::PgBouncer => {
                 // No machine is switched off here.
-                let options = PostgresOptions::default().set("fsync", "off");
+                let options = PostgresOptions { clock: others, ..PostgresOptions::default() }.set("fsync", "off");
                 let server = Postgres::start_with(&options).await.unwrap();
                 let pooler =
                     if kind == Kind::PgBouncer { Some(PgBouncer::start(&server).await.unwrap()) } else { None };
@@ -156,7 +164,8 @@ impl Servers {
             Servers::File(folder) => format!("sqlite://{}", folder.path().join("locks.db").display()),
             Servers::Redis(servers) if servers.len() == 1 => format!("redis://{addresses}"),
             Servers::Redis(_) => format!("redlock://{addresses}"),
-            Servers::Etcd(_) | Servers::EtcdCluster(_) => format!("etcd://{addresses}"),
+            Servers::Etcd(server) => of_user(server, &addresses),
+            Servers::EtcdCluster(cluster) => of_user(&cluster.members()[0], &addresses),
             Servers::ZooKeeper(_) | Servers::Ensemble(_) => format!("zookeeper://{addresses}/locks"),
             Servers::Sentinel(sentinel) => sentinel.url(),
             Servers::Cluster(cluster) => cluster.url(),
@@ -264,6 +273,29 @@ impl Servers {
         };
         tokio::time::timeout(Duration::from_secs(10), seen).await.unwrap_or_else(|_| "no answer".into())
     }
+}
+
+/// One of them or three, with users whose tokens end before a lease does, or without.
+async fn of_etcd(kind: Kind, users: bool) -> Servers {
+    let jwt = users.then(|| changes::good_for(kind));
+    let options = EtcdOptions { jwt, peer_proxies: kind == Kind::EtcdCluster, ..EtcdOptions::default() };
+    if kind == Kind::Etcd {
+        let server = Etcd::start_with(&options).await.unwrap();
+        if users {
+            server.add_users(PASSWORD).await.unwrap();
+        }
+        return Servers::Etcd(server);
+    }
+    let cluster = Etcd::cluster_with(3, &options).await.unwrap();
+    if users {
+        cluster.add_users(PASSWORD).await.unwrap();
+    }
+    Servers::EtcdCluster(cluster)
+}
+
+fn of_user(server: &Etcd, addresses: &str) -> String {
+    let user = if server.has_users() { format!("me:{PASSWORD}@") } else { String::new() };
+    format!("etcd://{user}{addresses}")
 }
 
 /// Asks again: on a busy machine a server may not answer in time.

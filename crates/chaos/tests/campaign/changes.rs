@@ -1,0 +1,101 @@
+//! What changes around a store: the clock of its server, the limits of its members, its room, and its users.
+
+use std::time::Duration;
+
+use leasehold_testbed::{Etcd, Redis, Server, ZooKeeper};
+use tokio::time::{sleep, timeout};
+
+use super::{breaking::AGAIN, kind::Kind, nemesis::Nemesis, room::Room, servers::Servers};
+
+/// What takes room beside the locks of a server of Redis: so many keys of so many bytes, for a minute at most.
+const FILL: &str = "for n = 1, 16 do redis.call('SET', 'filler' .. n, string.rep('x', 65536), 'PX', 60000) end";
+const EMPTY: &str = "for n = 1, 16 do redis.call('DEL', 'filler' .. n) end";
+/// About half of them. The keys of locks are as many, and small.
+const TOO_MUCH: u64 = 8 * 65536;
+const POLICIES: [&str; 4] = ["allkeys-random", "volatile-random", "allkeys-lru", "volatile-ttl"];
+/// The longest step of a clock. Steps back come to much less than two hours.
+const LONGEST_STEP: Duration = Duration::from_secs(60);
+
+impl Nemesis<'_> {
+    /// Steps a server's clock by less than three leases, or by up to a minute. It stays there.
+    pub(super) fn step_clock(&self, server: &Server, back: bool) {
+        let most = if self.random.borrow_mut().bool() { 3 * self.kind.ttl() } else { LONGEST_STEP };
+        let by = i64::try_from(self.up_to(most).as_millis()).unwrap();
+        server.step_clock(if back { -by } else { by }).unwrap();
+    }
+
+    /// Ends a member as its operator does, and starts it with other limits for sessions: too short for the leases, or longer than they are.
+    pub(super) async fn change_limits(&self, member: usize, length: Duration) {
+        let (ttl, tick) = (self.kind.ttl(), Duration::from_millis(400));
+        let wide = (tick, Duration::from_secs(60));
+        let limits = [wide, (tick, ttl), (tick, ttl * 2 / 3), (ttl * 3 / 2, wide.1)];
+        let (min, max) = limits[self.random.borrow_mut().usize(0..limits.len())];
+        let members: Vec<&ZooKeeper> = match self.servers {
+            Servers::ZooKeeper(server) => vec![server],
+            Servers::Ensemble(ensemble) => ensemble.members().iter().collect(),
+            _ => return,
+        };
+        members[member].stop().await.unwrap();
+        members[member].set_sessions(min, max).unwrap();
+        sleep(length / 4).await;
+        while members[member].start_again().await.is_err() {}
+    }
+
+    /// A server has room for less than it has, and evicts what it likes.
+    pub(super) async fn evict_keys(&self, server: &Redis, length: Duration) {
+        let policy = POLICIES[self.random.borrow_mut().usize(0..POLICIES.len())];
+        told(server, &["EVAL", FILL, "0"]).await;
+        told(server, &["CONFIG", "SET", "maxmemory-policy", policy]).await;
+        let used = loop {
+            let memory = server.info("memory").await.unwrap_or_default();
+            let used = memory.lines().find_map(|line| line.strip_prefix("used_memory:")?.trim().parse::<u64>().ok());
+            if let Some(used) = used {
+                break used;
+            }
+            sleep(AGAIN).await;
+        };
+        told(server, &["CONFIG", "SET", "maxmemory", &used.saturating_sub(TOO_MUCH).to_string()]).await;
+        sleep(length).await;
+        told(server, &["CONFIG", "SET", "maxmemory", "0"]).await;
+        told(server, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
+        told(server, &["EVAL", EMPTY, "0"]).await;
+    }
+
+    /// A disk has no room left. Its files may be deleted beside, and no others can be made.
+    pub(super) async fn fill_disk(&self, room: &Room, length: Duration) {
+        room.fill();
+        if self.random.borrow_mut().bool() {
+            self.delete_files(room);
+            // What that has freed.
+            room.fill();
+        }
+        sleep(length).await;
+        room.empty();
+    }
+
+    pub(super) fn delete_files(&self, room: &Room) {
+        for name in ["locks.db", "locks.db-wal", "locks.db-shm"] {
+            if self.random.borrow_mut().bool() {
+                // It may not be there.
+                let _ = std::fs::remove_file(room.path().join(name));
+            }
+        }
+    }
+}
+
+/// It is told until it has answered.
+pub(super) async fn told(server: &Redis, words: &[&str]) {
+    while server.command(words).await.is_err() {
+        sleep(AGAIN).await;
+    }
+}
+
+/// Makes the tokens of all users old. A server that is down or does not answer is left alone.
+pub(super) async fn change_users(server: &Etcd, within: Duration) {
+    let _ = timeout(within, server.change_users()).await;
+}
+
+/// How long a user's token is good, which is counted in whole seconds: not for longer than a lease.
+pub(super) fn good_for(kind: Kind) -> Duration {
+    (kind.ttl() / 2).max(Duration::from_secs(2))
+}
