@@ -22,13 +22,13 @@ impl Held {
     }
 
     /// By what claim of this process it holds: turns of one, and re-entries, have one place in the store.
-    pub(super) fn claim(&self, p: u64) -> Option<u64> {
+    pub(super) fn claim(&self, p: u64, lock: &str) -> Option<u64> {
         let place = match self {
             Held::Guard(guard) => guard.place(),
             Held::Leadership(leads) => leads.place(),
         };
         let mut number = DefaultHasher::new();
-        (p, place?.as_str()).hash(&mut number);
+        (p, lock, place?.as_str()).hash(&mut number);
         Some(number.finish())
     }
 

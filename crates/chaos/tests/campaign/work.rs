@@ -147,7 +147,7 @@ async fn acquire(client: &Client, ask: &Ask) -> Option<Held> {
                 return None;
             }
             let valid = if client.plan.naive { u64::MAX } else { t + left };
-            if let Some(claim) = held.claim(client.plan.p) {
+            if let Some(claim) = held.claim(client.plan.p, ask.lock) {
                 client.record.at(t, What::Under { op, claim });
             }
             client.record.at(t, What::Ok { op, tok: held.token().get(), valid });
