@@ -148,7 +148,8 @@ struct Floor(Vec<(Mode, u64)>);
 
 impl Floor {
     fn raise(&mut self, all: &[Acquisition]) {
-        for (mode, token) in all.iter().filter_map(|it| Some((it.mode, it.granted?.1))) {
+        // What is left of an earlier piece was counted there, if it counts: tokens may have begun anew since.
+        for (mode, token) in all.iter().filter(|it| !it.is_left).filter_map(|it| Some((it.mode, it.granted?.1))) {
             match self.0.iter_mut().find(|(known, _)| *known == mode) {
                 Some((_, greatest)) => *greatest = token.max(*greatest),
                 None => self.0.push((mode, token)),

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use leasehold_chaos::{Event, Mode, Ordered, Policy, What, order};
+use leasehold_chaos::{Breaks, Event, Mode, Ordered, Policy, What, order};
 use proptest::prelude::*;
 
 use super::histories;
@@ -137,6 +137,23 @@ fn a_withdrawal_that_is_under_way_is_in_the_way() {
     assert!(!left(281).refuse(290, 2).has_order(), "long ago");
     let got = left(60).refuse(70, 2).ask(80, 3, Exclusive).get(81, 3, 200);
     assert!(got.has_order() && !left(60).get(70, 2, 200).ask(80, 3, Exclusive).get(90, 3, 200).has_order());
+}
+
+/// The store keeps what was not released for `settle`, which may be longer than a loss of data is an excuse.
+#[test]
+fn what_is_left_of_before_a_loss_of_data_has_no_token_among_those_after_it() {
+    let s = 1_000;
+    let left = |breaks| {
+        let held = Story::default().ask(10, 900, Exclusive).get(11, 900, 9 * s);
+        let lost = held.say(s, What::Fault { id: 1, kind: "test".into(), breaks, lock: None });
+        let dropped = lost.say(2 * s, What::Healed { id: 1 }).say(6 * s, What::Release { op: 900, dropped: true });
+        // Settled at 14 s; what was dropped may be there until 18 s.
+        dropped.ask(15 * s, 100, Shared).get(15 * s + 1, 100, 20 * s).release(15 * s + 2, 100)
+    };
+    let then = |story: Story, op| story.ask(16 * s, op, Exclusive).get(16 * s + 1, op, 20 * s).release(16 * s + 2, op);
+    assert!(then(left(Breaks::Order), 200).has_order(), "tokens began anew");
+    assert!(!then(left(Breaks::Order), 90).has_order(), "since then they rise");
+    assert!(!left(Breaks::Nothing).has_order(), "nothing was lost");
 }
 
 #[test]
