@@ -243,7 +243,8 @@ impl Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// Not at all.
+    /// Not at all. With a deadline: until then, but with no place in the queue by which anybody could expect it to be served, as it takes
+    /// this lock with another.
     Try,
     /// In the order of the queue.
     Fair,

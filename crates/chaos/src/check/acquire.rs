@@ -101,7 +101,7 @@ impl Checker {
         let Some((at, waiter)) = self.returned(op, event) else { return self.found(ended::nothing(event)) };
         self.report.figures.refusals += 1;
         let lock = &mut self.locks[at];
-        lock.withdrawn(waiter.policy, event.t, self.limits.wake);
+        lock.withdrawn(&waiter, event.t, self.limits.wake);
         let found = if busy { waits::refused(lock, &waiter, event) } else { None };
         self.found_some(found);
     }
@@ -112,7 +112,7 @@ impl Checker {
         let lock = &mut self.locks[at];
         if self.faults.quiet_since() < event.t {
             // Nothing was lost: its caller has left.
-            lock.withdrawn(waiter.policy, event.t, self.limits.wake);
+            lock.withdrawn(&waiter, event.t, self.limits.wake);
         } else {
             lock.busy_until(event.t.saturating_add(self.limits.settle));
         }

@@ -76,10 +76,10 @@ impl Lock {
     }
 
     /// Who asked for it does so no more, and has withdrawn what it had in the queue, or does that now, within `wake`. One that waited
-    /// may have been in the way of others up to now.
-    pub(super) fn withdrawn(&mut self, policy: Policy, t: u64, wake: u64) {
+    /// may have been in the way of others up to now; so may one that had it while it waited for another lock.
+    pub(super) fn withdrawn(&mut self, waiter: &Waiter, t: u64, wake: u64) {
         self.withdrawn_by = self.withdrawn_by.max(t.saturating_add(wake));
-        if policy != Policy::Try {
+        if waiter.policy != Policy::Try || waiter.deadline.is_some() {
             self.released = self.released.max(t);
         }
     }

@@ -103,6 +103,10 @@ const LEGAL: &[(&str, &str)] = &[
         "10 holds 1 x, 20 asks 2 x, 25 asks 3 x, 30 releases 1, 200 leaves 2, 440 granted 3, 450 releases 3, 5000 ends",
     ),
     (
+        "who waits for two locks has the first one meanwhile",
+        "10 holds 1 x, 15 asks 2 x try until=300, 20 asks 3 x, 30 releases 1, 250 times-out 2, 440 granted 3, 450 releases 3, 5000 ends",
+    ),
+    (
         "nobody is served while there is a fault",
         "10 holds 1 x, 20 asks 2 x, 25 fault nothing, 30 releases 1, 60000 ends",
     ),
@@ -162,6 +166,14 @@ const FURTHER: &[(Rule, &str)] = &[
     (
         Rule::Stuck,
         "10 holds 1 x, 20 asks 2 x, 25 asks 3 x, 30 releases 1, 200 leaves 2, 460 granted 3, 470 releases 3, 5000 ends",
+    ),
+    (
+        Rule::Stuck,
+        "10 holds 1 x, 15 asks 2 x try until=300, 20 asks 3 x, 30 releases 1, 250 times-out 2, 501 granted 3, 510 releases 3, 5000 ends",
+    ),
+    (
+        Rule::Stuck,
+        "10 holds 1 x, 15 asks 2 x try, 20 asks 3 x, 30 releases 1, 250 busy 2, 440 granted 3, 450 releases 3, 5000 ends",
     ),
     (
         Rule::Stuck,
