@@ -177,16 +177,16 @@ impl<'a> Pursuit<'a> {
         acquisition: &mut Acquisition<'_>,
         answer: Result<Option<Claimed>>,
     ) -> Result<Option<Duration>> {
-        let (state, now) = (&acquisition.state, acquisition.heard);
+        let (state, asked, now) = (&acquisition.state, acquisition.stamp, acquisition.heard);
         match answer {
             Ok(None) => Err(self.late()),
-            Ok(Some(Claimed::Granted(grant))) if grant.validity.until(acquisition.stamp) <= now => {
+            Ok(Some(Claimed::Granted(grant))) if grant.validity.until(asked) <= now => {
                 // It took longer to hear of the grant than it lasts.
                 state.wait_at(grant.place);
                 self.ask_again(too_slow(), now).map(Some)
             }
             Ok(Some(Claimed::Granted(grant))) => {
-                state.grant_at(now, grant, acquisition.stamp);
+                state.grant_at(now, grant, asked);
                 Ok(None)
             }
             Ok(Some(Claimed::Busy(by))) => {
@@ -195,7 +195,7 @@ impl<'a> Pursuit<'a> {
             }
             Ok(Some(Claimed::Waiting(waiting))) => {
                 state.wait_at(waiting.place.clone());
-                self.waits(state, waiting, now).map(Some)
+                self.waits(state, waiting, asked).map(Some)
             }
             Err(e) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous) => {
                 events::claim_failed(&state.claim, &e);
@@ -207,8 +207,8 @@ impl<'a> Pursuit<'a> {
         }
     }
 
-    /// It has a place in the queue: how long to wait there before asking again.
-    fn waits(&mut self, state: &Arc<ClaimState>, waiting: Waiting, now: Moment) -> Result<Duration> {
+    /// It has a place in the queue, whose lease began when it was asked for at the earliest: how long to wait there before asking again.
+    fn waits(&mut self, state: &Arc<ClaimState>, waiting: Waiting, asked: Moment) -> Result<Duration> {
         if self.is_try {
             return Err(Error::contended(waiting.who));
         }
@@ -217,7 +217,7 @@ impl<'a> Pursuit<'a> {
         }
         self.outage = Outage::default();
         self.backoff = None;
-        self.client.keep(state, now);
+        self.client.keep(state, asked);
         self.holder = Some(waiting.who);
         // A store that says nothing is asked again once per lease: no wait rests on its notifications alone.
         Ok(waiting.retry_after.unwrap_or_else(|| jittered(self.ttl, &mut self.client.random())))

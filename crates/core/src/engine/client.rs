@@ -120,9 +120,9 @@ impl Client {
         !state.asked().is_some_and(|asked| self.notifier.is_uninterrupted(asked))
     }
 
-    /// Renews this claim from now on, until it is forgotten or lost.
-    pub(crate) fn keep(&self, state: &Arc<ClaimState>, now: Moment) {
-        let must_wake = self.keeper.keep(state, now);
+    /// Renews this claim from now on, until it is forgotten or lost: first by what is left of it at that moment.
+    pub(crate) fn keep(&self, state: &Arc<ClaimState>, at: Moment) {
+        let must_wake = self.keeper.keep(state, at);
         if self.open().is_err() {
             // It came just after `close` had ended all others.
             self.end_all(false);

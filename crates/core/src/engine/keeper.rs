@@ -83,11 +83,12 @@ impl Keeper {
         self.behind_until.fetch_max((now + ttl / 2).as_nanos(), Ordering::Relaxed);
     }
 
-    /// Renews `state` from now on; one that is kept already stays in its batch. Says whether the keeper must be woken.
-    pub(crate) fn keep(&self, state: &Arc<ClaimState>, now: Moment) -> bool {
-        let renew_at = now + state.look().renew_in(now);
+    /// Renews `state` from now on; one that is kept already stays in its batch. Says whether the keeper must be woken. `at`: for a grant
+    /// that moment is now, for a place it is when it was asked for, as its lease may have begun then.
+    pub(crate) fn keep(&self, state: &Arc<ClaimState>, at: Moment) -> bool {
+        let renew_at = at + state.look().renew_in(at);
         let mut registry = locked(&self.registry);
-        let at = registry.keep(state, now, renew_at);
+        let at = registry.keep(state, at, renew_at);
         registry.must_wake(at)
     }
 

@@ -63,6 +63,26 @@ async fn a_client_that_only_waits_renews_less_often() {
     .await;
 }
 
+/// The lease of a place counts from when it was asked for: an answer that takes long puts its first renewal off by nothing.
+#[tokio::test]
+async fn a_place_that_was_answered_late_is_renewed_in_time() {
+    in_time(async {
+        // After 0.2 and 0.6 of the lease: when 0.45 of it are over, and at once.
+        for (answered, renewed) in [(ms(1200), ms(2700)), (ms(3600), ms(3600))] {
+            let (script, time, log) = Script::new();
+            let store = script.claims_after(move |_| answered, |claim, _| waiting(claim)).store();
+            let start = time.clock().now();
+            let waiter = tokio::spawn(store.lock("a").acquire());
+            log.until_claimed(1).await;
+            pass(&time, TTL * 2 / 3, ms(100)).await;
+            let at: Vec<_> = log.batches().iter().map(|(at, _)| at.since(start)).collect();
+            assert!(matches!(at[..], [at] if (renewed..=renewed + ms(100)).contains(&at)), "{at:?}");
+            waiter.abort();
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn renewals_fall_at_a_third_and_after_a_failure_at_a_sixth() {
     in_time(async {
