@@ -50,26 +50,6 @@ async fn silent_servers_hide_none_that_answers() {
     .await;
 }
 
-/// One after the other they would take up all of its time.
-#[tokio::test]
-async fn a_session_finds_the_server_that_answers_before_it_ends() {
-    limited(async {
-        let server = server().await;
-        let (servers, proxies) = beside_silent_ones(&server, 4).await;
-        let store = Store::new(at(&servers).await);
-        let guard = hold_patiently(&store, "a", Duration::from_secs(8)).await;
-        for round in 0..8 {
-            proxies[4].disconnect().await;
-            // Until it is connected again.
-            while let Err(e) = guard.confirm().await {
-                assert_ne!(e.kind(), ErrorKind::Lost, "round {round}: {e:?}");
-            }
-        }
-        guard.release().await.unwrap();
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn after_a_restart_everything_goes_on() {
     limited(async {

@@ -12,6 +12,7 @@ use futures_util::FutureExt;
 use leasehold_core::support::locked;
 use spawns_core::{Spawn, Task};
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 use zookeeper_client::{Client as OfCrate, Connector, Error as ZkError, OneshotWatcher, StateWatcher};
 
 use crate::error::Answer;
@@ -21,6 +22,7 @@ use crate::error::Answer;
 pub(crate) struct Client {
     client: OfCrate,
     driver: Weak<Driver>,
+    running: AbortHandle,
     pub(crate) closed: Closed,
 }
 
@@ -47,9 +49,16 @@ impl Client {
         if locked(&driver.0).is_none() {
             return Err(ZkError::ClientClosed);
         }
-        let client = Client { client, driver: Arc::downgrade(&driver), closed };
-        tokio::spawn(driver.run(client.client.state_watcher(), close));
-        Ok(client)
+        let weak = Arc::downgrade(&driver);
+        let running = tokio::spawn(driver.run(client.state_watcher(), close)).abort_handle();
+        Ok(Client { client, driver: weak, running, closed })
+    }
+
+    /// Ends the connection without closing the session: others may depend on that. Nothing may be watched over it.
+    pub(crate) fn leave(self) {
+        // The crate's task, which would close the session when it finds that nobody has this client any more.
+        drop(self.driver.upgrade().and_then(|driver| locked(&driver.0).take()));
+        self.running.abort();
     }
 
     /// Whether the other is a clone of this one.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use leasehold_core::Loss;
 use leasehold_core::seam::{Clock, Moment};
-use scopeguard::guard;
+use scopeguard::{ScopeGuard, guard};
 use tokio::time::{sleep, timeout};
 use zookeeper_client::{CreateMode, Error as ZkError};
 
@@ -68,15 +68,15 @@ async fn reconnect<T: SessionHandler>(session: &Session<T>) -> Result<(), Loss> 
 /// A server's limit counts as soon as it has asked the leader, whether its answer arrives or not, and at any time from then on. So new
 /// sessions ask the servers for that limit first: also for a session that has promised nothing yet. It is at one server only itself, so it
 /// cannot try several. And a server that allows less than holds were promised is not taken while that promise lasts: whoever was told of
-/// it may stand still.
+/// it may stand still. A connection over which that write was not answered is left: the session may hold locks until its time is over.
 async fn reconnect_once<T: SessionHandler>(session: &Session<T>) -> Answer<()> {
     let server = session.find_server().await?;
     let asked = Moment::now();
-    let client = session.connect(server, true).await?;
+    let client = guard(session.connect(server, true).await?, Client::leave);
     session.negotiated(client.session_timeout());
     let sent = Moment::now();
     timeout(session.config.timeout, write(session, &client)).await.unwrap_or(Err(ZkError::ConnectionLoss))?;
-    session.reconnected(client, asked, sent);
+    session.reconnected(ScopeGuard::into_inner(client), asked, sent);
     Ok(())
 }
 
