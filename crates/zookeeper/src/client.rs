@@ -14,6 +14,7 @@ mod secure;
 mod session;
 mod sessions;
 mod shared;
+mod tasks;
 
 pub(crate) use base::{Raises, read_raises};
 pub(crate) use connection::{Client, Closed};

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use common::*;
-use futures_util::StreamExt;
-use futures_util::stream;
+use futures_util::future::try_join_all;
+use futures_util::stream::{self, StreamExt};
 use leasehold_core::seam::{Backend, LeaseRef, Moment, Renewal};
 use leasehold_core::{Guard, Store};
 use leasehold_testbed::{Proxy, ZooKeeper as Server, ZooKeeperOptions};
@@ -145,5 +145,50 @@ fn a_session_continues_in_another_runtime() {
         release(&client, &lease.claim, &lease.place).await;
         granted(&client, &waits).await;
         drop(server);
+    }));
+}
+
+/// The runtime in which a session was opened is there, and driven no more: nothing says so. Another one continues the session at another server
+/// before it ends. When the first one is driven again, and its server is reached, what was begun there does not end the session.
+#[test]
+fn a_session_continues_when_its_runtime_is_driven_no_more() {
+    let lease = Duration::from_secs(16);
+    let first = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let second = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (ensemble, ways) = second.block_on(limited(async {
+        let ensemble = Server::ensemble_with(3, &ZooKeeperOptions::default()).await.unwrap();
+        let ways = try_join_all(ensemble.members()[..2].iter().map(|member| Proxy::to(member.addr()))).await.unwrap();
+        (ensemble, ways)
+    }));
+    let (client, held) = first.block_on(limited(async {
+        ways[1].hold();
+        let client = connected(&format!("zookeeper://{},{}/test", ways[0].addr(), ways[1].addr())).await;
+        let claim = fair("a", lease);
+        let grant = granted(&client, &claim).await;
+        (client, LeaseRef::new(claim.into(), grant.place, Some(grant.token)))
+    }));
+    let kept_beyond = async |end: Moment| loop {
+        match &client.renew(std::slice::from_ref(&held)).await.unwrap()[..] {
+            [Renewal::Renewed(validity)] if validity.until(Moment::now()) > end => return,
+            [Renewal::Renewed(_) | Renewal::Unknown(_)] => tokio::time::sleep(lease / 100).await,
+            other => panic!("{other:?}"),
+        }
+    };
+    let waits = fair("a", lease);
+    let stopped = Moment::now();
+    second.block_on(limited(async {
+        ways[0].hold();
+        ways[1].heal().await;
+        // More than what was promised up to now.
+        kept_beyond(stopped + lease).await;
+        waiting(&client, &waits).await;
+        ways[0].heal().await;
+    }));
+    first.block_on(limited(kept_beyond(Moment::now() + lease)));
+    second.block_on(limited(async {
+        kept_beyond(Moment::now() + lease).await;
+        release(&client, &held.claim, &held.place).await;
+        granted(&client, &waits).await;
+        drop(ensemble);
     }));
 }

@@ -23,11 +23,12 @@ pub(crate) struct Client {
     client: OfCrate,
     driver: Weak<Driver>,
     running: AbortHandle,
+    close: Weak<watch::Sender<()>>,
     pub(crate) closed: Closed,
 }
 
-/// Its sender is dropped when the connection is closed, also when the runtime that ran its task ends: `changed` resolves then, and
-/// not before. It does not keep the connection open.
+/// Its sender is dropped when the connection is closed, also when the runtime that ran its task ends: `changed` resolves then, or when it is
+/// [abandoned](Client::abandon), and not before. It does not keep the connection open.
 pub(crate) type Closed = watch::Receiver<()>;
 
 /// Resolves when a watched node has changed, or its connection is closed.
@@ -49,9 +50,10 @@ impl Client {
         if locked(&driver.0).is_none() {
             return Err(ZkError::ClientClosed);
         }
-        let weak = Arc::downgrade(&driver);
+        let (weak, close) = (Arc::downgrade(&driver), Arc::new(close));
+        let closes = Arc::downgrade(&close);
         let running = tokio::spawn(driver.run(client.state_watcher(), close)).abort_handle();
-        Ok(Client { client, driver: weak, running, closed })
+        Ok(Client { client, driver: weak, running, close: closes, closed })
     }
 
     /// Ends the connection without closing the session: others may depend on that. Nothing may be watched over it.
@@ -59,6 +61,15 @@ impl Client {
         // The crate's task, which would close the session when it finds that nobody has this client any more.
         drop(self.driver.upgrade().and_then(|driver| locked(&driver.0).take()));
         self.running.abort();
+    }
+
+    /// The same in a runtime that is not driven: also when it is again, the crate's task does nothing more. It is there as long as there are
+    /// watchers, which are told at once.
+    pub(crate) fn abandon(&self) {
+        self.running.abort();
+        if let Some(close) = self.close.upgrade() {
+            close.send_replace(());
+        }
     }
 
     /// Whether the other is a clone of this one.
@@ -96,7 +107,7 @@ impl Spawn for Driver {
 
 impl Driver {
     /// Runs the crate's task until its connection is lost, and no longer: it would make another connection.
-    async fn run(self: Arc<Driver>, mut states: StateWatcher, _close: watch::Sender<()>) {
+    async fn run(self: Arc<Driver>, mut states: StateWatcher, _close: Arc<watch::Sender<()>>) {
         poll_fn(|cx| {
             let mut task = locked(&self.0);
             let done = task.as_mut().is_none_or(|task| task.as_mut().poll(cx).is_ready());

@@ -4,35 +4,46 @@
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use leasehold_core::Loss;
 use leasehold_core::seam::{Clock, Moment};
 use scopeguard::{ScopeGuard, guard};
+use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 use zookeeper_client::{CreateMode, Error as ZkError};
 
 use crate::client::connection::{Client, Closed, Watch};
 use crate::client::request::{RETRY_INTERVAL, found, mkdir};
 use crate::client::session::{Session, SessionHandler};
+use crate::client::tasks::LATE;
 use crate::error::Answer;
 use crate::names;
 
 /// Keep-alives in flight at most. More would only queue up while there is no connection.
 const IN_FLIGHT: usize = 6;
+/// A task that has connected for so long without a result is not driven any more.
+const RECONNECTS_WITHIN: Duration = Duration::from_secs(15);
 
-/// Keeps the session alive until it ends. If this ends before, with its runtime, the next use of the session begins it anew.
-pub(crate) async fn run<T: SessionHandler>(session: Arc<Session<T>>, mut watch: Option<Watch>) {
-    let _running = guard(&session, |session| session.state().has_task = false);
+/// Keeps the session alive until it ends. If this ends before, with its runtime, the next use of the session begins it anew. It is the `nth`
+/// task of the session, and leaves it alone once there is [another one](take_over).
+pub(crate) async fn run<T: SessionHandler>(session: Arc<Session<T>>, nth: u64, mut watch: Option<Watch>) {
+    let _running = guard(&session, |session| session.state().tasks.ended(nth));
+    let counts = || session.state().tasks.is_of(nth);
     let loss = loop {
         if let Ok(closed) = session.client().map(|client| client.closed) {
-            serve(&session, closed, watch.take()).await;
+            serve(&session, nth, closed, watch.take()).await;
             T::extended(&session); // what was answered before the connection was lost
+        }
+        if !counts() {
+            return;
         }
         if session.has_ended() {
             break Loss::Gone;
         }
-        match reconnect(&session).await {
+        match reconnect(&session, nth).await {
+            _ if !counts() => return,
             Ok(()) => session.notifier.notify_all(), // watches may have been missed
             Err(loss) => break loss,
         }
@@ -41,12 +52,36 @@ pub(crate) async fn run<T: SessionHandler>(session: Arc<Session<T>>, mut watch: 
     T::ended(&session, loss);
 }
 
+/// Goes on in this runtime, if the session's task is late still after a moment: its own runtime is not driven, and the connection neither.
+pub(crate) async fn take_over<T: SessionHandler>(session: Arc<Session<T>>, late: u64) {
+    let look = guard(&session, |session| {
+        let _ = session.state().tasks.watched(late, Moment::now());
+    });
+    sleep(LATE).await;
+    ScopeGuard::into_inner(look);
+    let nth = {
+        let (mut state, now) = (session.state(), Moment::now());
+        if !state.tasks.watched(late, now) {
+            return;
+        }
+        state.tasks.begin(Handle::current().id(), now)
+    };
+    tracing::debug!("a session with ZooKeeper goes on in another runtime: its own is not driven");
+    if let Ok(client) = session.client() {
+        client.abandon();
+    }
+    session.disconnected();
+    run(session, nth, None).await;
+}
+
 /// Connects the session again, until it has ended. One that this client closes meanwhile is still connected if its handler is not
 /// idle, so that its nodes are removed at once.
-async fn reconnect<T: SessionHandler>(session: &Session<T>) -> Result<(), Loss> {
+async fn reconnect<T: SessionHandler>(session: &Session<T>, nth: u64) -> Result<(), Loss> {
     session.disconnected();
     loop {
-        match reconnect_once(session).await {
+        session.state().tasks.has_looked(nth, Moment::now() + RECONNECTS_WITHIN);
+        match reconnect_once(session, nth).await {
+            _ if !session.state().tasks.is_of(nth) => return Ok(()),
             Ok(()) if session.has_ended() => return Err(Loss::Gone),
             Ok(()) => return Ok(()),
             Err(ZkError::SessionExpired) => return Err(Loss::Expired),
@@ -68,20 +103,23 @@ async fn reconnect<T: SessionHandler>(session: &Session<T>) -> Result<(), Loss> 
 /// A server's limit counts as soon as it has asked the leader, whether its answer arrives or not, and at any time from then on. So new
 /// sessions ask the servers for that limit first: also for a session that has promised nothing yet. It is at one server only itself, so it
 /// cannot try several. And a server that allows less than holds were promised is not taken while that promise lasts: whoever was told of
-/// it may stand still. A connection over which that write was not answered is left: the session may hold locks until its time is over.
-async fn reconnect_once<T: SessionHandler>(session: &Session<T>) -> Answer<()> {
+/// it may stand still. A connection over which that write was not answered is left: the session may hold locks until its time is over. So is one
+/// that comes when another task has taken over.
+async fn reconnect_once<T: SessionHandler>(session: &Session<T>, nth: u64) -> Answer<()> {
     let server = session.find_server().await?;
     let asked = Moment::now();
     let client = guard(session.connect(server, true).await?, Client::leave);
     session.negotiated(client.session_timeout());
     let sent = Moment::now();
     timeout(session.config.timeout, write(session, &client)).await.unwrap_or(Err(ZkError::ConnectionLoss))?;
-    session.reconnected(ScopeGuard::into_inner(client), asked, sent);
+    if session.state().tasks.is_of(nth) {
+        session.reconnected(ScopeGuard::into_inner(client), asked, sent);
+    }
     Ok(())
 }
 
 /// Sends keep-alives and receives notifications, for as long as the connection lasts.
-async fn serve<T: SessionHandler>(session: &Session<T>, mut closed: Closed, watch: Option<Watch>) {
+async fn serve<T: SessionHandler>(session: &Session<T>, nth: u64, mut closed: Closed, watch: Option<Watch>) {
     let mut notifications = pin!(receive_notifications(session, watch));
     let mut in_flight = FuturesUnordered::new();
     let (clock, mut last) = (Clock::boot(), Moment::now());
@@ -90,6 +128,7 @@ async fn serve<T: SessionHandler>(session: &Session<T>, mut closed: Closed, watc
         // The writes of claims count as keep-alives, so a busy session may send none, and still has things to tend.
         let tend = tended + session.state().liveness.timeout / 4;
         let due = session.state().liveness.next(last);
+        session.state().tasks.has_looked(nth, due.min(tend));
         tokio::select! {
             biased;
             _ = closed.changed() => return,

@@ -18,6 +18,7 @@ use crate::client::connection::{Client, Closed};
 use crate::client::keep_alive;
 use crate::client::liveness::Liveness;
 use crate::client::request::read;
+use crate::client::tasks::{Needed, Tasks};
 use crate::config::Config;
 use crate::error::Answer;
 use crate::names;
@@ -82,8 +83,7 @@ enum Link {
 pub(crate) struct State {
     pub(crate) liveness: Liveness,
     last_used: Moment,
-    /// Its task runs.
-    pub(crate) has_task: bool,
+    pub(crate) tasks: Tasks,
 }
 
 impl<T: SessionHandler> Session<T> {
@@ -97,7 +97,9 @@ impl<T: SessionHandler> Session<T> {
         let is_final = |e: &ZkError| *e == ZkError::AuthFailed;
         let client = race(each, STEP, is_final).await.map_err(|e| config.reading(e.unwrap_or(ZkError::NoHosts)))?;
         let liveness = Liveness::new(asked, client.session_timeout());
-        let state = Mutex::new(State { liveness, last_used: Moment::now(), has_task: true });
+        let mut tasks = Tasks::default();
+        let nth = tasks.begin(Handle::current().id(), Moment::now());
+        let state = Mutex::new(State { liveness, last_used: Moment::now(), tasks });
         let (info, link) = (client.session().clone(), watch::Sender::new(Link::Connected(client)));
         let (notifier, config, handler, base) = (notifier.clone(), config.clone(), Mutex::default(), Base::default());
         let session = Arc::new(Session { notifier, config, info, ttl, handler, state, link, base });
@@ -106,7 +108,7 @@ impl<T: SessionHandler> Session<T> {
         let watch = keep_alive::watch_notifications(&session).await.map_err(|e| session.config.reading(e))?;
         let learnt = async { session.learn_base(&session.client()?).await };
         learnt.await.map_err(|e| session.config.reading(e))?;
-        tokio::spawn(keep_alive::run(session.clone(), Some(watch)));
+        tokio::spawn(keep_alive::run(session.clone(), nth, Some(watch)));
         Ok(session)
     }
 
@@ -205,13 +207,21 @@ impl<T: SessionHandler> Session<T> {
         self.client()?.set_data(&names::notification(&self.config.root, other), b"", None).await.map(drop)
     }
 
-    /// Takes the session into use; `false` if it has ended. If the runtime of its task has ended, the task continues in this one.
+    /// Takes the session into use; `false` if it has ended. If the runtime of its task has ended, the task continues in this one. If that one
+    /// is not driven, it does so a moment later.
     pub(crate) fn mark_used(self: &Arc<Self>) -> bool {
         let mut state = self.state();
         state.last_used = Moment::now();
-        if let (false, false, Ok(runtime)) = (state.has_task, self.has_ended(), Handle::try_current()) {
-            state.has_task = true;
-            runtime.spawn(keep_alive::run(self.clone(), None));
+        if let (false, Ok(runtime)) = (self.has_ended(), Handle::try_current()) {
+            let now = state.last_used;
+            match state.tasks.needed(runtime.id(), now) {
+                Some(Needed::Task) => {
+                    let nth = state.tasks.begin(runtime.id(), now);
+                    runtime.spawn(keep_alive::run(self.clone(), nth, None));
+                }
+                Some(Needed::Look(late)) => drop(runtime.spawn(keep_alive::take_over(self.clone(), late))),
+                None => {}
+            }
         }
         !self.has_ended()
     }
@@ -331,7 +341,7 @@ mod tests {
     fn a_session_is_unused_a_minute_after_its_last_use() {
         let at = |s: u64| Moment::from_nanos(s * 1_000_000_000);
         let liveness = Liveness::new(at(10), IDLE);
-        let mut state = State { liveness, last_used: at(10), has_task: true };
+        let mut state = State { liveness, last_used: at(10), tasks: Tasks::default() };
         assert!(!state.is_unused(at(69)) && state.is_unused(at(70)));
         state.last_used = at(490);
         assert!(!state.is_unused(at(549)));
