@@ -77,7 +77,7 @@ pub enum What {
     Ok {
         /// The acquisition.
         op: u64,
-        /// Its fencing token.
+        /// Its fencing token; 0 if its client has none.
         tok: u64,
         /// Until when the guard says that it is valid.
         valid: u64,

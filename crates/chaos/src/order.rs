@@ -149,7 +149,7 @@ struct Floor(Vec<(Mode, u64)>);
 impl Floor {
     fn raise(&mut self, all: &[Acquisition]) {
         // What is left of an earlier piece was counted there, if it counts: tokens may have begun anew since.
-        for (mode, token) in all.iter().filter(|it| !it.is_left).filter_map(|it| Some((it.mode, it.granted?.1))) {
+        for (mode, token) in all.iter().filter(|it| !it.is_left).filter_map(|it| Some((it.mode, it.token()?))) {
             match self.0.iter_mut().find(|(known, _)| *known == mode) {
                 Some((_, greatest)) => *greatest = token.max(*greatest),
                 None => self.0.push((mode, token)),
@@ -158,7 +158,7 @@ impl Floor {
     }
 
     fn is_below(&self, it: &Acquisition) -> bool {
-        let Some((_, token)) = it.granted else { return true };
+        let Some(token) = it.token() else { return true };
         it.is_left || self.0.iter().all(|(mode, greatest)| !mode.excludes(it.mode) || *greatest < token)
     }
 }
@@ -256,8 +256,8 @@ impl<'a> Search<'a> {
         if !self.floor.is_below(&self.acquisitions[of]) {
             return false;
         }
-        let (Some((_, token)), mode) = (self.acquisitions[of].granted, self.acquisitions[of].mode) else { return true };
-        let token_of = |other: usize| self.acquisitions[other].granted.map(|(_, token)| token);
+        let (Some(token), mode) = (self.acquisitions[of].token(), self.acquisitions[of].mode) else { return true };
+        let token_of = |other: usize| self.acquisitions[other].token();
         let reenters = self.holders(done).any(|(it, _)| self.has_one_owner(it, of) && token_of(it) == Some(token));
         let granted = (0..self.acquisitions.len()).filter(|other| done & self.bits[*other].grant != 0);
         granted.filter(|other| self.acquisitions[*other].mode.excludes(mode)).all(|other| {

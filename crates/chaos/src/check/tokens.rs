@@ -48,6 +48,9 @@ pub(super) struct Tokens {
 /// A guard was returned: its token is compared with those of grants that had returned before it was asked for.
 pub(super) fn granted(lock: &mut Lock, hold: &Hold, floor: Floor) -> Option<Violation> {
     let Hold { mode, tok, owner, .. } = *hold;
+    if tok == 0 {
+        return None;
+    }
     let known = lock.tokens.recent.get(&tok);
     let reentered = owner.is_some() && known.is_some_and(|(of, _)| *of == owner);
     let found = reentry(lock, hold).or_else(|| {
@@ -78,7 +81,7 @@ pub(super) fn granted(lock: &mut Lock, hold: &Hold, floor: Floor) -> Option<Viol
 /// Of one owner that holds already, the token is the same.
 fn reentry(lock: &Lock, hold: &Hold) -> Option<(Rule, String, Vec<Event>)> {
     let t = hold.granted.t;
-    let held = |other: &&Hold| other.owner == hold.owner && other.valid > t && other.forfeit <= t;
+    let held = |other: &&Hold| other.owner == hold.owner && other.valid > t && other.forfeit <= t && other.tok > 0;
     let other = lock.holds.values().filter(|_| hold.owner.is_some()).find(held)?;
     (other.tok != hold.tok).then(|| {
         let text = format!("re-entered with token {} and not {}", hold.tok, other.tok);

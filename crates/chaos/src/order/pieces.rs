@@ -89,6 +89,11 @@ impl Acquisition {
         [self.released, self.lost].into_iter().flatten().fold(said, u64::min)
     }
 
+    /// Its fencing token. Not each client has one.
+    pub(super) fn token(&self) -> Option<u64> {
+        self.granted.map(|(_, token)| token).filter(|token| *token > 0)
+    }
+
     /// Until when it was under way, or its withdrawal.
     pub(super) fn returned(&self) -> u64 {
         self.granted.map(|(t, _)| t).or(self.withdrawn).or(self.failed).unwrap_or(u64::MAX)
@@ -102,8 +107,8 @@ impl Acquisition {
     /// Whether the other one had ended when this was granted.
     fn followed(&self, other: &Acquisition) -> bool {
         let mode = if other.downgraded.is_some() { Mode::Shared } else { other.mode };
-        let tokens = self.granted.zip(other.granted);
-        self.mode.excludes(mode) && tokens.is_some_and(|((_, token), (_, before))| token > before)
+        let tokens = self.token().zip(other.token());
+        self.mode.excludes(mode) && tokens.is_some_and(|(token, before)| token > before)
     }
 
     /// When nothing of it is in the store any more.

@@ -112,8 +112,8 @@ fn a_lock_is_held_until_its_release_or_until_its_validity_ends() {
 
 #[test]
 fn what_came_before_is_not_undone() {
-    let one_after_the_other = Story::default().ask(10, 1, Exclusive).get(11, 1, 100).release(12, 1);
-    assert!(!one_after_the_other.ask(20, 0, Exclusive).get(21, 0, 100).has_order(), "the token falls");
+    let one_after_the_other = Story::default().ask(10, 2, Exclusive).get(11, 2, 100).release(12, 2);
+    assert!(!one_after_the_other.ask(20, 1, Exclusive).get(21, 1, 100).has_order(), "the token falls");
     let confirmed = || Story::default().ask(10, 1, Exclusive).get(11, 1, 100).release(12, 1).ask(20, 2, Exclusive);
     assert!(!confirmed().refuse(21, 2).has_order(), "by nobody");
     let unconfirmed = || {
@@ -137,6 +137,18 @@ fn a_withdrawal_that_is_under_way_is_in_the_way() {
     assert!(!left(281).refuse(290, 2).has_order(), "long ago");
     let got = left(60).refuse(70, 2).ask(80, 3, Exclusive).get(81, 3, 200);
     assert!(got.has_order() && !left(60).get(70, 2, 200).ask(80, 3, Exclusive).get(90, 3, 200).has_order());
+}
+
+#[test]
+fn who_has_no_token_is_in_the_order_like_all_others() {
+    let say = |story: Story, ms, tok| story.say(ms, What::Ok { op: 2, tok, valid: 200 * MS });
+    let first = || Story::default().ask(10, 5, Exclusive).get(11, 5, 100);
+    let second = |tok| say(first().release(12, 5).ask(20, 2, Exclusive), 21, tok);
+    assert!(second(0).has_order() && !second(2).has_order());
+    assert!(second(0).release(30, 2).ask(40, 6, Exclusive).get(41, 6, 200).has_order());
+    assert!(!second(0).release(30, 2).ask(40, 4, Exclusive).get(41, 4, 200).has_order(), "the token before it counts");
+    assert!(!second(0).ask(40, 6, Exclusive).get(41, 6, 300).has_order(), "it holds");
+    assert!(!say(first().ask(20, 2, Exclusive), 21, 0).has_order(), "another one holds");
 }
 
 /// The store keeps what was not released for `settle`, which may be longer than a loss of data is an excuse.

@@ -79,6 +79,11 @@ const LEGAL: &[(&str, &str)] = &[
         "10 asks 1 x, 11 asks 2 x, 12 granted 2 9, 20 releases 2, 22 granted 1 8, 30 releases 1, 40 ends",
     ),
     (
+        "who has no token is compared with nobody",
+        "10 asks 1 x, 11 granted 1 9, 20 releases 1, 30 asks 2 x, 31 granted 2 0, 40 releases 2, 50 asks 3 x, 51 granted 3 0, \
+        60 releases 3, 70 asks 4 x, 71 granted 4 10, 80 releases 4, 90 ends",
+    ),
+    (
         "nor have those of readers",
         "10 asks 1 r, 11 granted 1 9, 12 asks 2 r, 13 granted 2 8, 20 releases 1, 30 releases 2, 40 ends",
     ),
@@ -142,6 +147,12 @@ const LEGAL: &[(&str, &str)] = &[
 /// The same stories, each a little further than its excuse goes.
 const FURTHER: &[(Rule, &str)] = &[
     (Rule::ObservedOrder, "10 fault exclusion, 30 healed, 60000 observes 1 5, 60001 observes 1 4, 60002 ends"),
+    (
+        Rule::TokenOrder,
+        "10 asks 1 x, 11 granted 1 9, 20 releases 1, 30 asks 2 x, 31 granted 2 0, 40 releases 2, 50 asks 3 x, 51 granted 3 8, \
+        60 releases 3, 90 ends",
+    ),
+    (Rule::Overlap, "10 holds 1 x, 20 asks 2 x, 21 granted 2 0, 40 releases 1, 50 releases 2, 90 ends"),
     (Rule::Overlap, "10 holds 1 x, 1009 holds 2 x, 1012 loses 1, 1020 releases 2, 1100 ends"),
     (Rule::Overlap, "10 holds 1 x owner=1, 20 holds 2 x owner=2, 30 releases 1, 40 releases 2, 50 ends"),
     (
