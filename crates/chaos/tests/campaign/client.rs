@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::{
-    idlers,
+    foreign, idlers,
     kind::{self, Kind, NAIVE_FROM, nanos},
     lodgers::Lodgers,
     looks,
@@ -47,6 +47,8 @@ pub(crate) struct Plan {
     pub(crate) lodgers: bool,
     /// It is some other clients of the store, too, which pass a lock on: one for each of these URLs.
     pub(crate) relays: Vec<String>,
+    /// It is a client of another library.
+    pub(crate) foreign: bool,
 }
 
 /// How many numbers each of its runtimes has, and each other client beside it.
@@ -112,6 +114,9 @@ impl Client {
 /// milliseconds. Ends at once when its standard input does.
 pub(crate) fn main(plan: Plan) {
     kind::lengthen(plan.leases);
+    if plan.foreign {
+        foreign::go_on(&plan);
+    }
     let (drain, draining) = watch::channel(false);
     let (block, blocks) = mpsc::unbounded_channel();
     std::thread::spawn(move || {

@@ -128,8 +128,18 @@ impl Kind {
     }
 
     /// How many client processes there are: what is in memory has one.
-    pub(crate) fn clients(self) -> u64 {
-        if self == Kind::Memory { 1 } else { 3 }
+    pub(crate) fn clients(self, seed: u64) -> u64 {
+        if self == Kind::Memory { 1 } else { 3 + u64::from(self.has_foreign(seed)) }
+    }
+
+    /// Whether a client of another library is beside ours, the last of them. Where a clock is stepped back, what it leaves behind on Redis
+    /// stays for as long as that was.
+    pub(crate) fn has_foreign(self, seed: u64) -> bool {
+        match self {
+            Kind::Redis => loses_data(seed),
+            Kind::Etcd | Kind::EtcdCluster | Kind::ZooKeeper | Kind::Ensemble => true,
+            _ => false,
+        }
     }
 
     /// How many faults are made at a time, in different processes.

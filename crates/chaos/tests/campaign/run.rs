@@ -29,6 +29,8 @@ const MORE: u32 = 60;
 const COUNTED: &str = "counted.txt";
 /// Fewer grants show nothing.
 const FEW: u64 = 20;
+/// Which client is one of another library, if there is one.
+const FOREIGN: u64 = 3;
 
 pub(crate) struct Verdict {
     pub(crate) text: String,
@@ -68,7 +70,7 @@ async fn campaign(kind: Kind, seed: u64, time: Duration, folder: &Path) -> Vec<S
     record.now(What::Begin { store: kind.name().into(), seed, limits: kind.limits() });
     let resource = Resource::start(folder).await;
     let mut clients = Vec::new();
-    for n in 0..kind.clients() {
+    for n in 0..kind.clients(seed) {
         clients.push(slot(kind, seed, n, false, &servers, &resource, folder).await);
     }
     let mut naive = Vec::new();
@@ -150,6 +152,7 @@ async fn slot(
         own_thread: n == 1 && !naive,
         lodgers: n == 0 && !naive,
         relays,
+        foreign: n == FOREIGN && !naive,
     };
     Slot::start(plan, proxies)
 }
@@ -219,6 +222,13 @@ fn verdict(
     let mut text = format!("{}: seed {seed}, {seconds} s\n{report}", kind.name());
     // A string takes everything.
     let _ = write!(text, "\ncontrol: {overlaps} overlaps and {stale} stale writes of naive clients");
+    if kind.has_foreign(seed) {
+        let granted = foreign_grants(folder);
+        let _ = write!(text, "\nclient of another library: {granted} grants");
+        if granted == 0 && is_long {
+            troubles.push("void: a client of another library was granted nothing".into());
+        }
+    }
     if let Ok(counted) = fs::read_to_string(folder.join(COUNTED)) {
         let _ = write!(text, "\ncounter: {counted}");
     }
@@ -242,6 +252,13 @@ pub(crate) fn of_order(ordered: Ordered) -> String {
     format!(
         "{pieces} pieces of locks have one ({steps} steps), {too_long} are too long, {excused} beside faults that break exclusion"
     )
+}
+
+/// How often a client of another library was granted a lock.
+fn foreign_grants(folder: &Path) -> usize {
+    let (from, to) = (Slot::first(FOREIGN, false), Slot::first(FOREIGN + 1, false));
+    let events = History::in_folder(folder).unwrap().map(Result::unwrap);
+    events.filter(|event| (from..to).contains(&event.p) && matches!(event.what, What::Ok { .. })).count()
 }
 
 /// What processes wrote to their logs and should not have.
