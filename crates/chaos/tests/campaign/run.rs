@@ -113,6 +113,10 @@ async fn campaign(kind: Kind, seed: u64, time: Duration, folder: &Path) -> Vec<S
         record.now(What::Kv { name, left, allowed });
     }
     record.now(What::End);
+    for (nth, server) in servers.all().iter().enumerate() {
+        // Not each has written one.
+        let _ = fs::copy(server.data().with_file_name("server.log"), folder.join(format!("server-{nth}.txt")));
+    }
     troubles
 }
 
