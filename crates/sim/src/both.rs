@@ -7,6 +7,7 @@ use leasehold_core::{ErrorKind, Fenced, Guard, Loss, MultiGuard};
 use tokio::time::sleep;
 
 use crate::machine::now_nanos;
+use crate::meanwhile::meanwhile;
 use crate::plan::{LOCKS, MS};
 use crate::work::{Open, Worker, claim};
 
@@ -87,11 +88,10 @@ impl Worker {
         let both = || ops.into_iter().zip(guards(held)).map(|(op, guard)| says(op, guard)).min().unwrap_or_default();
         while now_nanos() < until {
             for ((op, lock), guard) in ops.into_iter().zip(NAMES).zip(guards(held)) {
-                if says(op, guard) == 0 {
+                if guard.remaining().is_zero() {
                     return;
                 }
-                let left = held.remaining().as_nanos() as u64;
-                if !self.meanwhile(left, both, self.write(op, lock, guard.fencing_token().get())).await {
+                if !meanwhile(both, self.write(op, lock, guard.fencing_token().get())).await {
                     return;
                 }
             }

@@ -14,6 +14,7 @@ pub mod etcd;
 mod history;
 mod kind;
 mod machine;
+mod meanwhile;
 mod network;
 mod plan;
 mod process;

@@ -1,7 +1,6 @@
 //! What the tasks of a process do: acquire in every way, hold, use, and end in every way.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,14 +14,12 @@ use tokio::time::{sleep, timeout};
 
 use crate::history::{Record, Resource, Told};
 use crate::machine::now_nanos;
+use crate::meanwhile::meanwhile;
 use crate::network::{End, Network};
 use crate::plan::{Ask, Do, LEADER, Request, Step, Way};
 
 /// How long a writer waits for the resource.
 const WRITE: Duration = Duration::from_millis(100);
-
-/// So shortly before its end it is asked once more what holds.
-const BEFORE: Duration = Duration::from_millis(2);
 
 /// What the tasks of one runtime share.
 pub(crate) struct Worker {
@@ -260,19 +257,23 @@ impl Worker {
     async fn hold(&self, op: u64, ask: &Ask, held: &Held) {
         let end = now_nanos() + ask.holds.as_nanos() as u64;
         let (mut writes, mut confirms) = (ask.writes, ask.confirms);
-        while self.says_valid(op, held) > 0 {
+        let says = || self.says_valid(op, held);
+        while held.left() > 0 {
             // A writer that is refused goes on without: it may be the holder all the same, by what the library says.
-            let says = || self.says_valid(op, held);
-            writes = writes && self.meanwhile(held.left(), says, self.write(op, ask.lock, held.token())).await;
+            if writes {
+                writes = meanwhile(says, self.write(op, ask.lock, held.token())).await;
+            } else {
+                says();
+            }
             if std::mem::take(&mut confirms) {
-                let confirmed = self.meanwhile(held.left(), says, held.confirm()).await;
+                let confirmed = meanwhile(says, held.confirm()).await;
                 confirmed.err().iter().for_each(|error| self.expect(op, error));
             }
             if let Held::Guard(guard) = held
                 && ask.downgrades
             {
                 self.record.now(What::Downgrade { op });
-                return drop(self.meanwhile(held.left(), says, guard.downgrade()).await);
+                return drop(meanwhile(says, guard.downgrade()).await);
             }
             let now = now_nanos();
             if now >= end {
@@ -313,24 +314,6 @@ impl Worker {
             self.record.at(t, What::Use { op, valid: t + left });
         }
         left
-    }
-
-    /// Waits for an answer about what it holds, which is valid for so long. Says meanwhile until when that is valid, each time shortly before
-    /// it ends: who asks after its end is told of the loss by asking.
-    pub(crate) async fn meanwhile<T>(
-        &self,
-        mut left: u64,
-        says: impl Fn() -> u64,
-        asked: impl Future<Output = T>,
-    ) -> T {
-        let (mut asked, before) = (pin!(asked), BEFORE.as_nanos() as u64);
-        while left > before {
-            if let Ok(answer) = timeout(Duration::from_nanos(left - before), &mut asked).await {
-                return answer;
-            }
-            left = says();
-        }
-        asked.await
     }
 
     /// Writes with this token. Returns whether it was accepted, or is not known.
