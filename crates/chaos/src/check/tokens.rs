@@ -45,6 +45,13 @@ pub(super) struct Tokens {
     recent: BTreeMap<u64, (Option<u64>, Event)>,
 }
 
+impl Tokens {
+    /// The owner of who was granted this one a short while ago, exclusively.
+    pub(super) fn of(&self, tok: u64) -> Option<Option<u64>> {
+        self.recent.get(&tok).map(|(owner, _)| *owner)
+    }
+}
+
 /// A guard was returned: its token is compared with those of grants that had returned before it was asked for.
 pub(super) fn granted(lock: &mut Lock, hold: &Hold, floor: Floor) -> Option<Violation> {
     let Hold { mode, tok, owner, .. } = *hold;
@@ -52,7 +59,7 @@ pub(super) fn granted(lock: &mut Lock, hold: &Hold, floor: Floor) -> Option<Viol
         return None;
     }
     let known = lock.tokens.recent.get(&tok);
-    let reentered = owner.is_some() && known.is_some_and(|(of, _)| *of == owner);
+    let reentered = owner.is_some() && lock.tokens.of(tok) == Some(owner);
     let found = reentry(lock, hold).or_else(|| {
         if reentered {
             return None;

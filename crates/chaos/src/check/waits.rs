@@ -29,7 +29,9 @@ pub(super) fn forgotten(lock: &Lock, t: u64, since: u64, wake: u64) -> Option<Vi
 /// A grant passed somebody who had been in the queue before it was asked for, and who would have excluded it.
 pub(super) fn passed(lock: &Lock, new: &Hold, waiter: &Waiter) -> Option<Violation> {
     let one_owner = |owner: Option<u64>| owner.is_some() && owner == new.owner;
-    let reenters = lock.holds.values().any(|hold| one_owner(hold.owner));
+    // Also if who held has released since: the token is still that one's.
+    let reenters =
+        lock.holds.values().any(|hold| one_owner(hold.owner)) || lock.tokens.of(new.tok).is_some_and(one_owner);
     if waiter.policy == Policy::Fast || reenters {
         return None;
     }

@@ -131,6 +131,10 @@ const LEGAL: &[(&str, &str)] = &[
         "10 holds 1 x, 20 asks 2 x, 25 is-queued 2, 26 stalled 2 20, 30 asks 3 x, 40 releases 1, 42 granted 3, 50 releases 3, 52 granted 2 4, 60 releases 2, 70 ends",
     ),
     (
+        "nor by a re-entry whose answer comes after the release of who held",
+        "10 holds 1 x owner=1, 15 asks 2 x, 16 is-queued 2 @9, 20 asks 3 x owner=1, 30 releases 1, 31 granted 3 1, 40 releases 3, 42 granted 2 4, 50 releases 2, 60 ends",
+    ),
+    (
         "a refusal because of somebody who came later",
         "10 asks 1 x try, 11 asks 2 x, 12 granted 2, 13 busy 1, 20 releases 2, 40 ends",
     ),
@@ -146,6 +150,10 @@ const LEGAL: &[(&str, &str)] = &[
 
 /// The same stories, each a little further than its excuse goes.
 const FURTHER: &[(Rule, &str)] = &[
+    (
+        Rule::Passed,
+        "10 holds 1 x owner=1, 15 asks 2 x, 16 is-queued 2 @9, 20 asks 3 x owner=1, 30 releases 1, 31 granted 3 3, 40 releases 3, 42 granted 2 4, 50 releases 2, 60 ends",
+    ),
     (Rule::ObservedOrder, "10 fault exclusion, 30 healed, 60000 observes 1 5, 60001 observes 1 4, 60002 ends"),
     (
         Rule::TokenOrder,
