@@ -54,14 +54,10 @@ pub(crate) async fn run<T: SessionHandler>(session: Arc<Session<T>>, nth: u64, m
 
 /// Goes on in this runtime, if the session's task is late still after a moment: its own runtime is not driven, and the connection neither.
 pub(crate) async fn take_over<T: SessionHandler>(session: Arc<Session<T>>, late: u64) {
-    let look = guard(&session, |session| {
-        let _ = session.state().tasks.watched(late, Moment::now());
-    });
     sleep(LATE).await;
-    ScopeGuard::into_inner(look);
     let nth = {
         let (mut state, now) = (session.state(), Moment::now());
-        if !state.tasks.watched(late, now) {
+        if !state.tasks.is_late(late, now) {
             return;
         }
         state.tasks.begin(Handle::current().id(), now)

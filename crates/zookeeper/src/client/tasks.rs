@@ -20,8 +20,8 @@ struct Running {
     runtime: Id,
     /// When it is to do something.
     due: Moment,
-    /// Another runtime looks whether it is driven.
-    is_watched: bool,
+    /// Until then another runtime looks whether it is driven. It may be driven no more itself.
+    watched_until: Moment,
 }
 
 /// What a runtime that uses the session has to do for it.
@@ -36,7 +36,7 @@ impl Tasks {
     /// A task begins in this runtime, and is the one that counts.
     pub(crate) fn begin(&mut self, runtime: Id, now: Moment) -> u64 {
         self.begun += 1;
-        self.running = Some(Running { runtime, due: now, is_watched: false });
+        self.running = Some(Running { runtime, due: now, watched_until: now });
         self.begun
     }
 
@@ -62,18 +62,16 @@ impl Tasks {
     /// What a runtime that uses the session now has to do. Its own task is not late for it: both are driven, or none is.
     pub(crate) fn needed(&mut self, runtime: Id, now: Moment) -> Option<Needed> {
         let Some(running) = &mut self.running else { return Some(Needed::Task) };
-        if running.is_watched || running.runtime == runtime || !running.is_late(now) {
+        if now < running.watched_until || running.runtime == runtime || !running.is_late(now) {
             return None;
         }
-        running.is_watched = true;
+        running.watched_until = now + LATE * 2;
         Some(Needed::Look(self.begun))
     }
 
-    /// Whoever has looked after this task is done. Says whether it is late still.
-    pub(crate) fn watched(&mut self, nth: u64, now: Moment) -> bool {
-        let Some(running) = self.running.as_mut().filter(|_| self.begun == nth) else { return false };
-        running.is_watched = false;
-        running.is_late(now)
+    /// Whether this task counts, and is late.
+    pub(crate) fn is_late(&self, nth: u64, now: Moment) -> bool {
+        self.is_of(nth) && self.running.as_ref().is_some_and(|running| running.is_late(now))
     }
 }
 
@@ -102,12 +100,14 @@ mod tests {
         assert!(matches!(tasks.needed(there, at(1250)), Some(Needed::Look(late)) if late == first));
         assert!(tasks.needed(there, at(1300)).is_none(), "somebody looks");
         tasks.has_looked(first, at(2000));
-        assert!(!tasks.watched(first, at(1500)), "it has looked itself");
-        assert!(tasks.needed(there, at(2250)).is_some() && tasks.watched(first, at(2500)));
+        assert!(!tasks.is_late(first, at(1500)), "it has looked itself");
+        assert!(tasks.needed(there, at(2250)).is_some() && tasks.is_late(first, at(2500)));
+        assert!(tasks.needed(there, at(2749)).is_none());
+        assert!(tasks.needed(there, at(2750)).is_some(), "whoever looked is driven no more either");
         let second = tasks.begin(there, at(2500));
         tasks.has_looked(first, at(9000));
         tasks.ended(first);
-        assert!(!tasks.is_of(first) && !tasks.watched(first, at(9000)) && tasks.is_of(second));
+        assert!(!tasks.is_of(first) && !tasks.is_late(first, at(9000)) && tasks.is_of(second));
         assert!(matches!(tasks.needed(here, at(2750)), Some(Needed::Look(_))));
         tasks.ended(second);
         assert!(matches!(tasks.needed(here, at(2800)), Some(Needed::Task)));
