@@ -326,8 +326,19 @@ mod tests {
             Options::default().max_hold(Duration::ZERO),
             Options::default().max_hold(Duration::from_secs(1)).min_hold(Duration::from_secs(2)),
             Options::default().label("x".repeat(257)),
+            Options::default().ttl(store.min_ttl - Duration::from_nanos(1)),
+            Options::default().ttl(MAX_TTL + Duration::from_nanos(1)),
         ] {
             assert_eq!(bad.resolve(&store).err().map(|e| e.kind()), Some(ErrorKind::Invalid), "{bad:?}");
+        }
+        let second = Duration::from_secs(1);
+        for good in [
+            Options::default().ttl(store.min_ttl),
+            Options::default().ttl(Duration::from_secs(24 * 60 * 60)),
+            Options::default().max_hold(second).min_hold(second),
+            Options::default().label("x".repeat(MAX_LABEL_BYTES)),
+        ] {
+            assert!(good.resolve(&store).is_ok(), "{good:?}");
         }
     }
 }

@@ -152,3 +152,55 @@ pub trait Backend: Send + Sync + Debug + 'static {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seam::claim::{Mode, WaitPolicy};
+
+    /// A store that only has what every store must have.
+    #[derive(Debug)]
+    struct Least;
+
+    #[async_trait]
+    impl Backend for Least {
+        async fn claim(&self, _: &Claim) -> Result<Claimed> {
+            Err(Error::closed())
+        }
+        async fn renew(&self, _: &[LeaseRef]) -> Result<Vec<Renewal>> {
+            Err(Error::closed())
+        }
+        async fn release(&self, _: &Claim, _: Option<&Place>) -> Result<()> {
+            Err(Error::closed())
+        }
+        async fn inspect(&self, _: &Name) -> Result<LockQueue> {
+            Err(Error::closed())
+        }
+        async fn list(&self, _: &str, _: Option<&Name>, _: usize) -> Result<Vec<Name>> {
+            Err(Error::closed())
+        }
+        async fn evict(&self, _: &Name, _: FencingToken) -> Result<bool> {
+            Err(Error::closed())
+        }
+        fn guarantees(&self) -> Guarantees {
+            Guarantees::none("least")
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_store_leaves_out_is_refused_and_polled_for() {
+        let claim = Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, Duration::from_secs(1), "me");
+        let refused = [
+            Least.claim_all(std::slice::from_ref(&claim)).await.err(),
+            Least.release_after(&claim, None, Duration::ZERO).await.err(),
+            Least.mark().await.err(),
+            Least.raise(FencingToken::new(1)).await.err(),
+        ];
+        for e in refused {
+            assert_eq!(e.map(|e| e.kind()), Some(ErrorKind::Unsupported));
+        }
+        assert!(Least.notifier().is_none() && !Least.observe(&Name::new("a")).is_pushed());
+        assert!(Least.clock().is_same(&Clock::boot()) && Least.renew_batch() > 1);
+        Least.close().await.unwrap();
+    }
+}

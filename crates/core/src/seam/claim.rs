@@ -266,14 +266,29 @@ mod tests {
             let (kind, n, of) = mode.parts();
             assert_eq!(Mode::from_parts(kind, n, of), Some(mode));
         }
-        assert_eq!(Mode::from_parts("", 1, 1), None);
+        for (kind, n, of) in [("", 1, 1), ("permits", 0, 1), ("permits", 6, 5)] {
+            assert_eq!(Mode::from_parts(kind, n, of), None, "{kind} {n} {of}");
+        }
     }
 
     #[test]
     fn an_id_parses_back_and_hides_in_debug() {
         let id = ClaimId::fresh();
         assert_eq!(ClaimId::parse(&id.to_string()), Some(id));
-        assert_eq!(ClaimId::parse("xyz"), None);
-        assert!(!format!("{id:?}").contains(&id.to_string()));
+        let (hex, digits) = (id.to_string(), "0".repeat(31));
+        for other in ["xyz", &digits, &format!("{digits}00"), &format!("+{digits}"), &format!("{digits}x")] {
+            assert_eq!(ClaimId::parse(other), None, "{other}");
+        }
+        let shown = format!("{id:?}");
+        assert!(shown.contains(&hex[..8]) && !shown.contains(&hex[..9]), "{shown} of {hex}");
+    }
+
+    #[test]
+    fn a_lease_shows_its_claim_and_hides_its_place() {
+        let claim = Claim::new("orders", Mode::Exclusive, WaitPolicy::Fair, Duration::from_secs(1), "me");
+        let lease = LeaseRef::new(Arc::new(claim), Place::new("at s3cret"), None);
+        let shown = format!("{lease:?}");
+        assert!(shown.contains("orders") && shown.contains("Place(…)") && !shown.contains("s3cret"), "{shown}");
+        assert_eq!(lease.place.as_str(), "at s3cret");
     }
 }

@@ -82,3 +82,21 @@ impl fmt::Display for Contention {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_not_shown() {
+        for (who, shown) in [
+            (Contention::unknown(), "held by somebody"),
+            (Contention::unknown().waiters(0), "held by somebody"),
+            (Contention::foreign().waiters(1), "held by another tool, 1 waiting"),
+            (Contention::by("web-1").held_for(Duration::from_millis(1250)), "held by web-1, for 1.2 s"),
+            (Contention::by("web-1").token(FencingToken::new(7)).waiters(2), "held by web-1, token 7, 2 waiting"),
+        ] {
+            assert_eq!(who.to_string(), shown);
+        }
+    }
+}

@@ -291,4 +291,32 @@ mod tests {
         let e = Error::new(ErrorKind::Unavailable, "no route").with_source("refused");
         assert_eq!(format!("{e:?}"), "Error(Unavailable: no route: refused)");
     }
+
+    /// The table of [`ErrorKind`], and what core makes of it.
+    #[test]
+    fn a_kind_says_what_is_known_of_the_request() {
+        use ErrorKind::{
+            Ambiguous, Closed, Contended, Denied, Internal, Invalid, Lost, TimedOut, Unavailable, Unsupported,
+        };
+
+        let all = [Contended, TimedOut, Lost, Invalid, Unsupported, Denied, Unavailable, Ambiguous, Closed, Internal];
+        let of = |kind| match kind {
+            Contended => Error::contended(Contention::unknown()),
+            TimedOut => Error::timed_out(Contention::unknown()),
+            Lost => Error::lost(Loss::Gone),
+            other => Error::new(other, "x"),
+        };
+        for kind in all {
+            let e = of(kind).with_name(&"a".into());
+            assert_eq!((e.kind(), e.name()), (kind, Some(&"a".into())));
+            assert_eq!(e.is_retryable(), [Contended, TimedOut, Unavailable, Ambiguous].contains(&kind), "{kind:?}");
+            assert_eq!(e.is_contended(), kind == Contended);
+            assert_eq!(e.contention().is_some(), [Contended, TimedOut].contains(&kind), "{kind:?}");
+            let executed = [Contended, TimedOut, Lost, Ambiguous, Internal].contains(&kind);
+            assert_eq!(kind.may_have_been_executed(), executed, "{kind:?}");
+            assert_eq!(kind.is_final(), [Invalid, Unsupported, Denied, Closed].contains(&kind), "{kind:?}");
+        }
+        let by = Contention::by("web-1");
+        assert_eq!(Error::contended(by.clone()).contention(), Some(&by));
+    }
 }

@@ -234,6 +234,9 @@ mod tests {
         let end = late + ttl;
         assert_eq!(Validity::ending(end, ttl).until(end), end);
         assert!(Validity::ending(late, ttl).until(end) <= late, "so soon after the clock's zero");
+        let soonest = Moment::from_nanos(0) + (ttl - margin);
+        assert_eq!(Validity::ending(soonest, ttl).until(end), soonest, "it counts from the clock's zero");
+        assert!(Validity::since(early, ttl).is_anchored() && !Validity::from(ttl).is_anchored());
     }
 
     #[test]

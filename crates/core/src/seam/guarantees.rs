@@ -246,4 +246,18 @@ mod tests {
         }
         assert!([None, Some(beyond)].into_iter().all(|floor| Raises::No.check(floor).is_ok()));
     }
+
+    #[test]
+    fn a_store_whose_tokens_promise_less_is_refused() {
+        let all = [Fencing::None, Fencing::WhileDataLives, Fencing::SurvivesDataLoss];
+        for (given, gives) in all.into_iter().enumerate() {
+            for (required, at_least) in all.into_iter().enumerate() {
+                let checked = Guarantees::none("x").fencing(gives).require_fencing(at_least);
+                assert_eq!(checked.is_ok(), given >= required, "{gives:?} for {at_least:?}");
+                if let Err(e) = checked {
+                    assert_eq!(e.kind(), ErrorKind::Unsupported);
+                }
+            }
+        }
+    }
 }

@@ -139,4 +139,12 @@ mod tests {
         let all = [Lost::never(), Lost::new(async { Loss::Gone }), Lost::never()];
         assert_eq!(Lost::any(all).await, Loss::Gone);
     }
+
+    #[test]
+    fn each_reason_is_told() {
+        let told =
+            [Loss::Expired, Loss::Gone, Loss::Evicted, Loss::MaxHold, Loss::Released].map(|loss| loss.to_string());
+        let words = ["ran out", "no longer", "evicted", "max_hold", "released"];
+        assert!(told.iter().zip(words).all(|(told, word)| told.contains(word)), "{told:?}");
+    }
 }

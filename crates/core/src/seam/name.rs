@@ -157,6 +157,8 @@ mod tests {
         assert_eq!(Name::of(["a", "b"]).as_str(), "a/b");
         assert_eq!(Name::of(["a/b"]).as_str(), "a%2Fb");
         assert_ne!(Name::of(["a%2Fb"]), Name::of(["a/b"]));
+        let name = Name::of(["a/b"]);
+        assert_eq!((name.to_string(), format!("{name:?}")), ("a%2Fb".into(), "\"a%2Fb\"".into()));
     }
 
     #[test]

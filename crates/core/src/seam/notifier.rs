@@ -274,3 +274,6 @@ impl fmt::Debug for Notifier {
         write!(f, "Notifier({} listeners)", self.listeners().len())
     }
 }
+
+#[cfg(test)]
+mod tests;

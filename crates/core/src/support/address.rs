@@ -272,6 +272,8 @@ mod tests {
         assert_eq!(address.take("prefix").as_deref(), Some("app:"));
         assert!(address.done().is_ok());
         let alone = parse("redis://:secret@host").unwrap();
+        let shown = format!("{alone:?}");
+        assert!(shown.contains("host") && !shown.contains("secret"), "{shown}");
         assert_eq!((alone.user, alone.password.as_deref()), (None, Some("secret")));
     }
 

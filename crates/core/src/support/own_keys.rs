@@ -53,4 +53,22 @@ mod tests {
             assert!(used.len() as u64 > BUCKETS / 4, "{} of {BUCKETS} with a stride of {stride}", used.len());
         }
     }
+
+    /// Both halves of a claim's id count, and each word of several.
+    #[test]
+    fn keys_that_differ_in_any_part_differ() {
+        let hash = |write: &dyn Fn(&mut OwnKey)| {
+            let mut hasher = OwnKey::default();
+            write(&mut hasher);
+            hasher.finish()
+        };
+        let ids: OwnSet<u64> = [0, 1, 2, 3 << 64, 5 << 64].iter().map(|id| hash(&|h| h.write_u128(*id))).collect();
+        assert_eq!(ids.len(), 5);
+        let texts: OwnSet<u64> =
+            ["", "a", "b", "ab", "ba"].iter().map(|text| hash(&|h| h.write(text.as_bytes()))).collect();
+        assert_eq!(texts.len(), 5);
+        let pairs = (0..32).flat_map(|a| (0..32).map(move |b| (a, b)));
+        let pairs: OwnSet<u64> = pairs.map(|(a, b)| hash(&|h| [a, b].iter().for_each(|n| h.write_u64(*n)))).collect();
+        assert_eq!(pairs.len(), 32 * 32);
+    }
 }

@@ -69,3 +69,37 @@ pub(crate) fn host() -> String {
 pub(crate) fn host() -> String {
     std::env::var_os("COMPUTERNAME").unwrap_or_default().to_string_lossy().into_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 2020 in microseconds.
+    const LONG_AGO: u64 = 1_577_836_800_000_000;
+
+    #[test]
+    fn the_machine_has_a_time_a_name_and_random_numbers() {
+        let before = nanos();
+        assert!((0..10_000_000).any(|_| nanos() > before) && wall() > LONG_AGO);
+        assert_ne!(uuid(), uuid());
+        assert!(!uuid().is_nil());
+        #[cfg(target_os = "linux")]
+        assert_eq!(
+            Some(host()),
+            std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().into())
+        );
+    }
+
+    #[cfg(feature = "simulation")]
+    #[test]
+    fn a_simulated_machine_answers_in_its_place() {
+        use crate::support::simulation::{Machine, dial, simulate};
+
+        let refused = |_: &str, _| Err(std::io::ErrorKind::ConnectionRefused.into());
+        simulate(Some(Machine { nanos: || 7, wall: || 8, random: |bytes| bytes.fill(9), dial: refused }));
+        assert_eq!((nanos(), wall(), uuid().as_bytes()[0]), (7, 8, 9));
+        assert!(dial("a", 1).is_some_and(|connection| connection.is_err()));
+        simulate(None);
+        assert!(nanos() > 7 && wall() > LONG_AGO && dial("a", 1).is_none());
+    }
+}

@@ -169,3 +169,74 @@ fn the_last_guard_ends_a_turn_and_no_other_turn_is_entered_in_its_place() {
     assert!(!s.share(two));
     assert_eq!((s.loss_of(one), s.loss_of(two)), (Some(Loss::Released), Some(Loss::Evicted)));
 }
+
+#[test]
+fn nobody_shares_a_grant_that_has_no_guard() {
+    let (time, s) = state();
+    s.grant(grant(1, time.clock().now()), time.clock().now());
+    assert!(!s.share(FencingToken::new(1)));
+    assert_eq!(s.guards(), 0);
+}
+
+#[test]
+fn a_loss_of_an_older_lease_is_not_one_of_the_grant() {
+    let (time, s) = state();
+    s.grant(grant(2, time.clock().now()), time.clock().now());
+    assert!(s.take_grant(time.clock().now(), None).is_some());
+    for older in [None, Some(FencingToken::new(1))] {
+        s.lose_lease(older, Loss::Gone);
+        assert_eq!(s.loss(), None);
+    }
+    s.lose_lease(Some(FencingToken::new(2)), Loss::Gone);
+    assert_eq!(s.loss(), Some(Loss::Gone));
+}
+
+/// A grant that was asked for before the store said that the place is gone may be gone, too: it is claimed again.
+#[test]
+fn a_grant_from_before_the_loss_of_its_place_is_asked_for_again() {
+    let (time, s) = state();
+    let asked = time.clock().now();
+    time.advance(Duration::from_secs(1));
+    s.lose(Loss::Gone);
+    assert_eq!(s.take_change(), Some(Woken::Again));
+    s.grant(grant(1, asked), asked);
+    assert_eq!(s.take_change(), Some(Woken::Again));
+    assert!(s.take_grant(time.clock().now(), None).is_none());
+    let now = time.clock().now();
+    s.grant(grant(1, now), now);
+    assert!(s.take_grant(now, None).is_some());
+}
+
+/// It may have been granted anew to the same claim before a guard had it.
+#[test]
+fn the_newest_grant_is_the_guards() {
+    let (time, s) = state();
+    let now = time.clock().now();
+    s.grant(grant(1, now), now);
+    s.grant(grant(2, now), now);
+    assert_eq!((s.take_grant(now, None).map(|g| g.token.get()), s.loss()), (Some(2), None));
+}
+
+#[tokio::test]
+async fn a_promise_that_gets_shorter_is_news() {
+    let (time, s) = state();
+    let since = time.clock().now();
+    s.grant(grant(1, since), since);
+    s.take_grant(since, None);
+    let mut changed = Box::pin(s.changed.notified());
+    assert!(futures_util::poll!(&mut changed).is_pending());
+    s.notify(Notification::Shortened(Validity::since(since, TTL / 2)));
+    assert!(futures_util::poll!(&mut changed).is_ready());
+}
+
+/// A place in the queue is renewed a little before half of its lease is over, so it has at least eleven twentieths; a third of the
+/// lease before the end of these it is late. A grant says itself until when it is good.
+#[test]
+fn a_third_of_the_lease_is_kept_for_a_late_renewal() {
+    let (time, s) = state();
+    let asked = time.clock().now();
+    assert_eq!(s.look().third_left_at(asked).since(asked), TTL * 11 / 20 - TTL / 3);
+    s.grant(grant(1, asked), asked);
+    let good = Validity::since(asked, TTL).until(asked).since(asked);
+    assert_eq!(s.look().third_left_at(asked).since(asked), good - TTL / 3);
+}
