@@ -268,3 +268,17 @@ async fn one_that_is_evicted_ends_the_whole() {
     assert_eq!(in_time(lost).await, Loss::Evicted);
     assert_eq!(guard.check().unwrap_err().name(), Some(&Name::new("b")));
 }
+
+#[tokio::test]
+async fn one_whose_lease_was_over_when_it_came_is_named() {
+    let (script, time, log) = Script::new();
+    let long_ago = time.clock().now();
+    time.advance(TTL);
+    let store = script.claims_of_all(move |claims, _| {
+        let all = [granted(&claims[0], 1), granted(&claims[1], 2), granted_since(&claims[2], 3, long_ago)];
+        std::future::ready(Ok(all.into_iter().collect()))
+    });
+    let late = in_time(store.store().multi_lock(["a", "b", "c"]).try_acquire()).await.unwrap_err();
+    assert_eq!((late.kind(), late.name()), (ErrorKind::Unavailable, Some(&Name::new("c"))));
+    in_time(driven(&time, log.until_released(3))).await;
+}

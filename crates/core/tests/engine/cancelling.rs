@@ -237,3 +237,17 @@ async fn close_waits_for_the_background() {
     })
     .await;
 }
+
+/// A store that refused may have stored the claim before it saw what is wrong with it. One that surely did nothing is not asked.
+#[tokio::test]
+async fn what_a_refused_claim_may_have_left_is_withdrawn() {
+    for (refusal, releases) in
+        [(ErrorKind::Invalid, 1), (ErrorKind::Internal, 1), (ErrorKind::Denied, 0), (ErrorKind::Unsupported, 0)]
+    {
+        let (script, time, log) = Script::new();
+        let store = script.claims(move |_, _| std::future::ready(error(refusal))).store();
+        assert_eq!(in_time(store.lock("a").acquire()).await.unwrap_err().kind(), refusal);
+        pass(&time, TTL, ms(500)).await;
+        assert_eq!(log.releases(), releases, "{refusal:?}");
+    }
+}

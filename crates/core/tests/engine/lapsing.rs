@@ -221,3 +221,17 @@ fn a_runtime_ends_while_the_store_is_asked() {
         assert_eq!((log.lapses().len(), log.releases()), (2, 0), "dropped: {dropped}");
     }
 }
+
+/// One that cannot after all: the release has succeeded, and the hold is renewed as any other until its `min_hold` is over.
+#[tokio::test]
+async fn a_store_that_cannot_has_no_reason_to_fail_a_release() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let store = script.lapses(async |_, _| error(ErrorKind::Unsupported)).store();
+        store.lock("a").min_hold(TTL * 2).acquire().await.unwrap().release().await.unwrap();
+        pass(&time, TTL - ms(100), ms(100)).await;
+        assert_eq!((log.renewals(), log.releases(), log.lapses().len()), (2, 0, 1));
+        driven(&time, log.until_released(1)).await;
+    })
+    .await;
+}

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold_core::seam::Claim;
-use leasehold_core::{ErrorKind, Loss, Name};
+use leasehold_core::{ErrorKind, Lease, Loss, Name};
 
 use crate::script::{Call, Script, TTL, driven, error, granted, in_time, ms, pass, settle, waiting};
 
@@ -132,4 +132,40 @@ async fn a_loss_says_more_than_a_failed_release() {
     settle().await;
     let error = guard.release().await.unwrap_err();
     assert_eq!((error.loss(), error.name()), (Some(Loss::Evicted), Some(&Name::new("a"))));
+}
+
+/// Whichever of them was lost: the last name is the first to be given back.
+#[tokio::test]
+async fn a_later_failure_does_not_hide_a_loss() {
+    for (lost, kind) in [(Some("b"), ErrorKind::Lost), (None, ErrorKind::Ambiguous)] {
+        let (script, _time, _log) = Script::new();
+        let notifier = script.notifier();
+        let ids = Arc::new(Mutex::new(Vec::new()));
+        let kept = ids.clone();
+        let store = script
+            .claims(move |claim, n| {
+                kept.lock().unwrap().push((claim.name.to_string(), claim.id));
+                async move { Ok(granted(&claim, n as u64 + 1)) }
+            })
+            .releases(|_, _| async { error(ErrorKind::Ambiguous) })
+            .store();
+        let guard = store.multi_lock(["a", "b"]).acquire().await.unwrap();
+        let ids = ids.lock().unwrap().clone();
+        for (_, id) in ids.into_iter().filter(|(name, _)| Some(name.as_str()) == lost) {
+            notifier.lost(id, Loss::Evicted);
+        }
+        assert_eq!(in_time(guard.release()).await.unwrap_err().kind(), kind);
+    }
+}
+
+#[tokio::test]
+async fn it_is_valid_as_long_as_each_of_its_guards() {
+    let (script, time, _log) = Script::new();
+    let guard = script.store().multi_lock(["a", "b"]).acquire().await.unwrap();
+    let lease: &dyn Lease = &guard;
+    assert!(guard.is_valid() && lease.is_valid() && lease.remaining() > TTL / 2);
+    assert_eq!(lease.loss(), None);
+    time.advance(TTL);
+    assert!(!guard.is_valid() && !lease.is_valid());
+    assert_eq!((lease.loss(), lease.remaining()), (Some(Loss::Expired), Duration::ZERO));
 }

@@ -105,7 +105,8 @@ async fn only_the_turn_that_is_can_be_evicted() {
         settle().await;
         assert!(store.evict("a", second.fencing_token()).await.unwrap());
         assert!(store.evict("b", old).await.unwrap(), "that name is not ours to judge");
-        assert_eq!(log.count(|call| matches!(call, Call::Evict(_))), 2);
+        assert!(store.evict("a", FencingToken::new(500)).await.unwrap(), "nor is a hold of another client");
+        assert_eq!(log.count(|call| matches!(call, Call::Evict(_))), 3);
         // Before the news of it has come, nobody else gets a turn of what was evicted.
         second.release().await.unwrap();
         let third = third.await.unwrap().unwrap();
@@ -242,4 +243,40 @@ fn a_claimant_that_has_moved_holds_where_it_is() {
     drop(first);
     pass(&time, &[Some(second)], TTL * 2);
     assert!(guard.is_valid(), "{:?} after {} renewals", guard.check(), log.renewals());
+}
+
+/// A try behind a task of this process names it, and says how many wait, without those that have gone.
+#[tokio::test]
+async fn a_try_names_the_task_that_is_before_it() {
+    for waiters in [0, 2, 300] {
+        let (script, _time, log) = Script::new();
+        let lock = script.claims(async |claim, n| Ok(turns(&claim, n))).store().lock("a").fast();
+        let guard = lock.clone().label("first").acquire().await.unwrap();
+        let tasks: Vec<_> = (0..=waiters).map(|_| tokio::spawn(lock.acquire())).collect();
+        settle().await;
+        tasks[0].abort();
+        settle().await;
+        let refused = lock.try_acquire().await.unwrap_err();
+        let who = refused.contention().unwrap();
+        assert_eq!((who.label.as_deref(), who.token), (Some("first"), Some(guard.fencing_token())));
+        // In a long queue those that have gone are counted, too.
+        assert_eq!(who.waiters, Some(if waiters > 256 { waiters + 1 } else { waiters }));
+        assert_eq!(log.claims(), 1);
+        tasks.iter().for_each(|task| task.abort());
+    }
+}
+
+/// An eviction that is refused here changes nothing: the turn goes on to the next task.
+#[tokio::test]
+async fn an_eviction_of_a_turn_that_nobody_has_ends_none() {
+    let (script, _time, log) = Script::new();
+    let store = script.claims(async |claim, n| Ok(turns(&claim, n))).store();
+    let lock = store.lock("a").fast();
+    let first = lock.acquire().await.unwrap();
+    let second = tokio::spawn(lock.acquire());
+    settle().await;
+    assert!(!store.evict("a", FencingToken::new(3)).await.unwrap());
+    first.release().await.unwrap();
+    let second = in_time(second).await.unwrap().unwrap();
+    assert_eq!((second.fencing_token().get(), log.claims()), (2, 1));
 }

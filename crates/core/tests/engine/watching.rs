@@ -85,6 +85,10 @@ async fn a_notification_is_read_at_once() {
     assert_eq!(value(&observer), Some(("one", 1)));
     let changed = spawn_changed(observer);
     settle().await;
+    let inspects = log.inspects();
+    notifier.holder_changed(&Name::new("b"));
+    settle().await;
+    assert_eq!(log.inspects(), inspects, "it asks because of another name");
     leaders.set("one", 2);
     notifier.holder_changed(&Name::new("a"));
     let observer = in_time(changed).await.unwrap();
