@@ -3,6 +3,8 @@
 use std::borrow::Borrow;
 use std::fmt::Display;
 use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::join_all;
 use leasehold_core::Result;
@@ -52,6 +54,8 @@ pub struct Call {
     keys: usize,
     /// The number of the only connection that may carry it.
     over: Option<u64>,
+    /// Set once nobody needs it any more.
+    given_up: Option<Arc<AtomicBool>>,
 }
 
 impl Call {
@@ -59,7 +63,7 @@ impl Call {
     pub fn of(script: &'static Script, keys: usize) -> Call {
         let mut command = Cmd::with_capacity(SPACE.0.max(keys * EACH.0 + 5), SPACE.1.max(keys * EACH.1));
         command.arg("EVALSHA").arg(&script.hash).arg(keys);
-        Call { script, command, keys, over: None }
+        Call { script, command, keys, over: None, given_up: None }
     }
 
     /// Another key, or what it is told next.
@@ -78,10 +82,22 @@ impl Call {
         self
     }
 
+    /// Sends it once at most from when this is set: what the server did not know by then, it is not taught. Whoever sets it may send what undoes
+    /// the call, and nothing of the call comes behind that.
+    #[must_use]
+    pub fn until(mut self, given_up: Arc<AtomicBool>) -> Call {
+        self.given_up = Some(given_up);
+        self
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.given_up.as_ref().is_some_and(|it| it.load(Ordering::Relaxed))
+    }
+
     /// Runs it: one request, two if the server did not know the script.
     pub async fn run(&self, connection: &Connection) -> Result<Value> {
         let mut answer = connection.send_one(self.over, &self.command).await?;
-        if unknown(&answer) {
+        if unknown(&answer) && !self.is_given_up() {
             // Boxed: it is rare, and its space would be that of each call.
             answer = Box::pin(connection.send_one(self.over, &self.teaching())).await?;
         }

@@ -1,6 +1,7 @@
 //! Claiming: a majority or nothing, and a token that a majority knows.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold_core::seam::{Claim, Claimed, Grant, Mode, Moment, Place, Validity, WaitPolicy, Waiting};
@@ -69,7 +70,8 @@ impl Shared {
 
     /// Asks every node, until a majority granted or no majority can any more.
     async fn poll(&self, claim: &Claim, waits: bool) -> Tally {
-        let call = self.call("claim", claim).arg(self.nodes.proposal()).arg(u8::from(waits));
+        let decided = Arc::new(AtomicBool::new(false));
+        let call = self.call("claim", claim).arg(self.nodes.proposal()).arg(u8::from(waits)).until(decided.clone());
         let sent = Moment::now();
         let mut requests = self.nodes.send(call);
         let (mut tally, needed) = (Tally::default(), self.nodes.majority());
@@ -86,6 +88,8 @@ impl Shared {
             });
             let _ = tokio::time::timeout(Moment::now().since(sent), certain).await;
         }
+        // From here on a withdrawal may be sent, and no node may be sent the claim once more behind it.
+        decided.store(true, Ordering::Relaxed);
         await_later(requests);
         tally
     }

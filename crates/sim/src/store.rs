@@ -52,7 +52,9 @@ impl Kind {
         // After a fault the clients of servers are slow to connect again.
         let connects = if self == Kind::Simple || plan.faults.is_empty() { 0 } else { 1_500 * MS };
         limits.wake = 3 * waits / 2 + 500 * MS + connects;
-        limits.settle = 2 * waits + if plan.faults.is_empty() { 500 * MS } else { 2_000 * MS };
+        // What was given up while its client connects is claimed all the same, and withdrawn then.
+        let is_quick = self == Kind::Simple && plan.faults.is_empty();
+        limits.settle = 2 * waits + if is_quick { 500 * MS } else { 2_000 * MS };
         limits.late = 60 * MS * u64::from(self.scale());
         limits.lease = ttl + 500 * MS;
         if self.is_slow() {

@@ -23,6 +23,7 @@ use crate::error::Answer;
 use crate::fence::raise::RAISES;
 use crate::names;
 use crate::release::release;
+use crate::renew::verify_places;
 
 /// See [`Backend::claim`](leasehold_core::seam::Backend::claim).
 pub(crate) async fn claim(session: &Session, claim: &Claim) -> Result<Claimed> {
@@ -61,6 +62,9 @@ impl Attempt<'_> {
         let trying = claim.policy == WaitPolicy::Try;
         if session.handler().tracked.get(&claim.id).is_some_and(|tracked| tracked.entry.created().is_none()) {
             release(session, claim.id).await?; // the creation of its entry was not answered
+        }
+        if session.handler().tracked.get(&claim.id).is_some_and(|tracked| tracked.held.is_some()) {
+            verify_places(session).await?;
         }
         let known = session.handler().mark_used(claim.id, Moment::now()).map(|it| (it.entry.clone(), it.known()));
         let seen = match known {

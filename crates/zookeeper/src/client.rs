@@ -5,6 +5,7 @@
 
 mod base;
 mod connection;
+mod handler;
 mod keep_alive;
 mod liveness;
 mod node;
@@ -18,11 +19,12 @@ mod tasks;
 
 pub(crate) use base::{Raises, read_raises};
 pub(crate) use connection::{Client, Closed};
+pub(crate) use handler::SessionHandler;
 pub(crate) use liveness::Liveness;
 pub(crate) use node::Node;
 pub(crate) use request::{AT_ONCE, RETRY_INTERVAL, children, exists, found, mkdir, read};
 #[cfg(feature = "tls")]
 pub(crate) use secure::secure_host;
-pub(crate) use session::{Session, SessionHandler};
+pub(crate) use session::Session;
 pub(crate) use sessions::Sessions;
 pub(crate) use shared::Shared;

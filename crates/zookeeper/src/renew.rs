@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use leasehold_core::seam::{Claim, ClaimId, LeaseRef, Moment, Renewal};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use leasehold_core::seam::{Admission, Claim, ClaimId, LeaseRef, Mode, Moment, Renewal, admit};
 use leasehold_core::support::fault;
 use leasehold_core::{Error, ErrorKind, Loss};
+use zookeeper_client::Error as ZkError;
 
 use crate::claim::table::{Claims, Due, Session, Tracked, lose};
-use crate::client::Sessions;
+use crate::client::{AT_ONCE, Client, Node, Sessions};
+use crate::entry::{is_shared, loaded, modes, queue};
 use crate::error::Answer;
 
 /// See [`Backend::renew`](leasehold_core::seam::Backend::renew). One request for each session.
@@ -58,6 +61,9 @@ pub(crate) async fn verify_entries(session: &Session, loss: Loss) -> Answer<()> 
 /// One server alone answers, which may lag behind. But it answered a keep-alive on the same connection before, and what it reads
 /// after that is no older: each node in its answer existed at some moment since that keep-alive was sent.
 async fn verify(session: &Session, due: Due, loss: Loss) -> Answer<()> {
+    // Of a connection that is new by now, only what was read after the places counts.
+    let last_answered = session.state().liveness.last_answered;
+    verify_places(session).await?;
     // A path of now is only compared with itself: of an entry that is newer, the answer says nothing.
     let path = |tracked: &Tracked| tracked.entry.created().map(|(path, _)| path.clone());
     let known: Vec<(ClaimId, Arc<str>)> = {
@@ -69,7 +75,7 @@ async fn verify(session: &Session, due: Due, loss: Loss) -> Answer<()> {
     if known.is_empty() && due != Due::All {
         return Ok(());
     }
-    let (asked, last_answered) = (Moment::now(), session.state().liveness.last_answered);
+    let asked = Moment::now();
     let mut nodes = match due {
         Due::All => session.nodes().await?,
         _ => session.nodes_at(known.iter().map(|(_, path)| &**path)).await?,
@@ -96,4 +102,41 @@ async fn verify(session: &Session, due: Due, loss: Loss) -> Answer<()> {
         });
     }
     Ok(())
+}
+
+/// After each reconnect, once: whether each hold is still where it holds in its queue. Where the server has old data again, the entry of a
+/// session that had ended may be before it again, and whoever has that is granted: then the hold is lost, and its entry is removed.
+pub(crate) async fn verify_places(session: &Session) -> Answer<()> {
+    let Some(over) = session.handler().unread.clone() else { return Ok(()) };
+    let client = session.client()?;
+    if !client.closed.same_channel(&over) {
+        return Err(ZkError::ConnectionLoss);
+    }
+    let hold = |(id, tracked): (&ClaimId, &Box<Tracked>)| (*id, tracked.entry.clone(), tracked.stored.0);
+    let holds: Vec<_> =
+        session.handler().tracked.iter().filter(|(_, tracked)| tracked.held.is_some()).map(hold).collect();
+    let each = holds.into_iter().map(async |(id, entry, mode)| Ok((id, is_kept_out(&client, &entry, mode).await?)));
+    let read = stream::iter(each).buffer_unordered(AT_ONCE).try_collect::<Vec<(ClaimId, bool)>>();
+    let lost: Vec<ClaimId> =
+        session.limited(read).await?.into_iter().filter_map(|(id, out)| out.then_some(id)).collect();
+    let mut claims = session.handler();
+    lost.iter().for_each(|id| claims.abandon(*id));
+    claims.unread.take_if(|unread| unread.same_channel(&over));
+    drop(claims);
+    lost.into_iter().for_each(|id| session.notifier.lost(id, Loss::Gone));
+    Ok(())
+}
+
+/// Whether somebody is before this entry who keeps a claim of this mode out.
+async fn is_kept_out(client: &Client, entry: &Node, mode: Mode) -> Answer<bool> {
+    let mut before = queue(client, entry.parent()).await?;
+    // What is not there is found missing elsewhere.
+    before.truncate(before.iter().position(|child| entry.is(&child.node)).unwrap_or_default());
+    if admit(&modes(&before), mode) == Admission::In {
+        return Ok(false);
+    }
+    // One of them may have been downgraded, which only its data say.
+    let before = loaded(client, entry.parent(), before).await?;
+    let before = before.iter().map(|(child, data, _)| if is_shared(data) { Mode::Shared } else { child.mode });
+    Ok(admit(&before.collect::<Vec<_>>(), mode) != Admission::In)
 }

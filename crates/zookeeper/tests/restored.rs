@@ -1,6 +1,6 @@
 //! The server has old data again, and sessions that were in them live on.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod common;
 
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use common::*;
 use leasehold_core::seam::{Backend, Claimed, LeaseRef, Renewal};
+use leasehold_core::{LockQueue, Loss};
 
 /// Longer than a server takes to start, also on a busy machine: a server that starts gives each session its whole time again.
 const TTL: Duration = Duration::from_secs(30);
@@ -59,6 +60,50 @@ async fn what_was_released_before_is_released_again() {
         })
         .await;
         until(|| async { matches!(renewed().await, Renewal::Renewed(_)) }).await;
+    })
+    .await;
+}
+
+/// A waiter's session had ended, and with it its place; then the next one was granted. In data of before, both are there, the waiter first: its
+/// client, which stood still perhaps, is granted next. So who holds by the later place is told that it has lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_behind_a_waiter_of_before_has_lost() {
+    limited(async {
+        let server = server().await;
+        let (first, waiter, next) = (client(&server).await, client(&server).await, client(&server).await);
+        let (holds, waits, follows) = (fair("a", TTL), fair("a", TTL), fair("a", TTL));
+        let place = granted(&first, &holds).await.place;
+        waiting(&waiter, &waits).await;
+        waiting(&next, &follows).await;
+        server.kill().await.unwrap();
+        let saved = server.data().with_extension("saved");
+        copy(server.data(), &saved);
+        server.start_again().await.unwrap();
+        until(|| async { waiter.close().await.is_ok() }).await;
+        until(|| async { first.release(&holds, Some(&place)).await.is_ok() }).await;
+        let mut grant = None;
+        until(|| async { matches!(next.claim(&follows).await, Ok(Claimed::Granted(_))) }).await;
+        until(|| async { next.inspect(&follows.name).await.is_ok_and(|queue| queue.waiters.is_empty()) }).await;
+        if let Claimed::Granted(again) = next.claim(&follows).await.unwrap() {
+            grant = Some(again);
+        }
+        let grant = grant.unwrap();
+        let lease = [LeaseRef::new(Arc::new(follows), grant.place.clone(), Some(grant.token))];
+        assert!(matches!(next.renew(&lease).await.unwrap()[0], Renewal::Renewed(_)));
+        server.kill().await.unwrap();
+        copy(&saved, server.data());
+        server.start_again().await.unwrap();
+        until(|| async {
+            match next.renew(&lease).await.unwrap().remove(0) {
+                Renewal::Lost(loss) => loss == Loss::Gone,
+                Renewal::Renewed(_) => panic!("it is behind one that waits"),
+                _ => false,
+            }
+        })
+        .await;
+        // Nothing of it is in the way of others.
+        let is_next = |queue: LockQueue| queue.waiters.is_empty() && queue.holders.len() == 1;
+        until(|| async { first.inspect(&waits.name).await.is_ok_and(is_next) }).await;
     })
     .await;
 }

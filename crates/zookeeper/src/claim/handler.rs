@@ -4,7 +4,7 @@ use leasehold_core::Loss;
 use leasehold_core::seam::Moment;
 
 use crate::claim::table::{Claims, Session, grants, lose};
-use crate::client::SessionHandler;
+use crate::client::{Closed, SessionHandler};
 use crate::error::Answer;
 use crate::release::remove_abandoned;
 use crate::renew::verify_entries;
@@ -22,6 +22,10 @@ impl SessionHandler for Claims {
     async fn tend(session: &Session) {
         session.handler().abandon_unused(Moment::now());
         let _ = session.limited(remove_abandoned(session)).await;
+    }
+
+    fn reconnected(&mut self, over: &Closed) {
+        self.unread = Some(over.clone());
     }
 
     async fn notified(session: &Session) -> Answer<()> {

@@ -37,6 +37,8 @@ pub(crate) struct Claims {
     bytes: usize,
     /// When the entries were last compared with the session's nodes.
     pub(crate) last_verified: Option<Moment>,
+    /// The connection that was made anew, until the queues of all holds were read over it.
+    pub(crate) unread: Option<Closed>,
     /// The entries of this session, by their paths, until it is known that they are gone. One that was granted exclusively, and that
     /// nobody follows, is not among them: nobody will.
     own: HashMap<Arc<str>, Own>,

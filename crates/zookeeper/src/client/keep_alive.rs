@@ -15,8 +15,9 @@ use tokio::time::{sleep, timeout};
 use zookeeper_client::{CreateMode, Error as ZkError};
 
 use crate::client::connection::{Client, Closed, Watch};
+use crate::client::handler::SessionHandler;
 use crate::client::request::{RETRY_INTERVAL, found, mkdir};
-use crate::client::session::{Session, SessionHandler};
+use crate::client::session::Session;
 use crate::client::tasks::LATE;
 use crate::error::Answer;
 use crate::names;
@@ -109,6 +110,8 @@ async fn reconnect_once<T: SessionHandler>(session: &Session<T>, nth: u64) -> An
     let sent = Moment::now();
     timeout(session.config.timeout, write(session, &client)).await.unwrap_or(Err(ZkError::ConnectionLoss))?;
     if session.state().tasks.is_of(nth) {
+        // Before anything that is verified over it counts.
+        session.handler().reconnected(&client.closed);
         session.reconnected(ScopeGuard::into_inner(client), asked, sent);
     }
     Ok(())

@@ -5,9 +5,9 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use leasehold_core::Result;
 use leasehold_core::seam::{Moment, Notifier};
 use leasehold_core::support::{locked, race};
-use leasehold_core::{Loss, Result};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -15,6 +15,7 @@ use zookeeper_client::{Connector, Error as ZkError, MultiReadResult, MultiReader
 
 use crate::client::base::Base;
 use crate::client::connection::{Client, Closed};
+use crate::client::handler::SessionHandler;
 use crate::client::keep_alive;
 use crate::client::liveness::Liveness;
 use crate::client::request::read;
@@ -31,31 +32,6 @@ const STEP: Duration = Duration::from_millis(300);
 
 /// A session that was not used for so long is closed.
 const IDLE: Duration = Duration::from_secs(60);
-
-/// What a session reports to, from its beginning on.
-pub(crate) trait SessionHandler: Default + Send + 'static {
-    /// The session's [`validity`](Liveness::validity) may have grown. Called four times in the session's timeout while it is connected,
-    /// and when the connection is lost.
-    fn extended(session: &Session<Self>);
-
-    /// The connection works: what is left to do can be done. Called when it is made and as often, but not while it still runs.
-    fn tend(session: &Session<Self>) -> impl Future<Output = ()> + Send;
-
-    /// Another client notified this session: some of its nodes may have been removed. After an error it is called again.
-    fn notified(session: &Session<Self>) -> impl Future<Output = Answer<()>> + Send;
-
-    /// A server has agreed to less than it did a moment before, and to less than was promised until now.
-    fn shortened(session: &Session<Self>);
-
-    /// The session has ended, and with it all its nodes.
-    fn ended(session: &Session<Self>, loss: Loss);
-
-    /// Whether nothing here needs the session. It is closed after a minute without use.
-    fn is_idle(&self) -> bool;
-
-    /// Whether something was promised that depends on the session's validity: its keep-alives are writes then.
-    fn is_holding(&self) -> bool;
-}
 
 /// One session, until it ends.
 pub(crate) struct Session<T> {

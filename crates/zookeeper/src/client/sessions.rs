@@ -12,7 +12,8 @@ use leasehold_core::{DEFAULT_TTL, Error, ErrorKind, Result};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::client::session::{Session, SessionHandler};
+use crate::client::handler::SessionHandler;
+use crate::client::session::Session;
 use crate::config::Config;
 
 /// So many TTLs have sessions of their own. Further ones share: a server takes 60 connections of a host as it is shipped
