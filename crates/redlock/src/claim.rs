@@ -11,7 +11,7 @@ use leasehold_redis_client::{Ahead, Fields, record};
 use redis::Value;
 
 use crate::Shared;
-use crate::client::nodes::{await_later, each_answer};
+use crate::client::nodes::{InFlight, await_later, each_answer};
 use crate::entry::{Held, ttl};
 use crate::release::Leaves;
 
@@ -47,8 +47,12 @@ impl Shared {
             self.give_back(claim, Leaves::NoAttempt, (0..self.nodes.len()).collect()).await;
         }
         let (waits, sent) = (claim.policy != WaitPolicy::Try, Moment::now());
-        let tally = self.poll(claim, waits).await;
+        let withdrawn = Arc::new(AtomicBool::new(false));
+        let (tally, requests) = self.poll(claim, waits, &withdrawn).await;
         let agreed = self.agree(claim, &tally).await;
+        // Before its withdrawal is sent: no node is sent the claim once more behind that.
+        withdrawn.store(!matches!(agreed, Ok(Some(_))), Ordering::Relaxed);
+        await_later(requests);
         if let Ok(Some(token)) = agreed {
             self.remember(claim, token);
             return Ok(Claimed::Granted(self.grant(claim, token, sent)));
@@ -68,12 +72,11 @@ impl Shared {
         Ok(Claimed::Waiting(Waiting::new(self.place(claim), who).retry_after(retry_after)))
     }
 
-    /// Asks every node, until a majority granted or no majority can any more.
-    async fn poll(&self, claim: &Claim, waits: bool) -> Tally {
-        let decided = Arc::new(AtomicBool::new(false));
-        let call = self.call("claim", claim).arg(self.nodes.proposal()).arg(u8::from(waits)).until(decided.clone());
+    /// Asks every node, until a majority granted or no majority can any more. Those that have not answered yet come, too.
+    async fn poll(&self, claim: &Claim, waits: bool, withdrawn: &Arc<AtomicBool>) -> (Tally, InFlight<Result<Value>>) {
+        let call = self.call("claim", claim).arg(self.nodes.proposal()).arg(u8::from(waits));
         let sent = Moment::now();
-        let mut requests = self.nodes.send(call);
+        let mut requests = self.nodes.send(call.until(withdrawn.clone()));
         let (mut tally, needed) = (Tally::default(), self.nodes.majority());
         each_answer(&mut requests, |nth, answer| {
             tally.enter(nth, answer.and_then(|answer| self.read(nth, &answer)));
@@ -88,10 +91,7 @@ impl Shared {
             });
             let _ = tokio::time::timeout(Moment::now().since(sent), certain).await;
         }
-        // From here on a withdrawal may be sent, and no node may be sent the claim once more behind it.
-        decided.store(true, Ordering::Relaxed);
-        await_later(requests);
-        tally
+        (tally, requests)
     }
 
     /// `granted micros token`, or `refused micros` and what is ahead.

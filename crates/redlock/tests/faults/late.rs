@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join;
 use leasehold_core::ErrorKind;
 use leasehold_core::seam::{Claimed, WaitPolicy};
 use leasehold_redis_client::CLOCK;
@@ -76,6 +77,41 @@ async fn a_late_release_of_an_earlier_attempt_ends_nothing() {
         assert_eq!(held_on(&nodes, &claim).await, 3);
         given_back(&store, &claim).await;
         until_clean(&nodes.iter().collect::<Vec<_>>()).await;
+    })
+    .await;
+}
+
+/// A node does not know the script of a try. It says so late: the try is decided and withdrawn by then, and the node knows the script from
+/// another client. The try is not sent there once more, behind its withdrawal.
+#[tokio::test]
+async fn a_try_that_is_withdrawn_is_taught_to_no_node() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let (store, proxies) = linked(&nodes, "?timeout=20000").await;
+        let (other, held, tried) = (client(&nodes).await, fast("x"), attempt("x"));
+        granted(&other, &held).await;
+        until_held_on(&nodes, &held, 3).await;
+        for command in [&["DEL", "x", "{x}:rh"][..], &["SCRIPT", "FLUSH"]] {
+            nodes[2].command(command).await.unwrap();
+        }
+        let [undecided, unknown] = [0, 2].map(|nth| proxies[nth].hold_reply_matching(tried.id.to_string()));
+        let meanwhile = async {
+            undecided.sprung().await;
+            unknown.sprung().await;
+            let teaches = fast("y");
+            granted(&other, &teaches).await;
+            until_held_on(&nodes, &teaches, 3).await;
+            proxies[0].deliver_held();
+        };
+        let (answer, ()) = join(store.claim(&tried), meanwhile).await;
+        assert!(matches!(answer.unwrap(), Claimed::Busy(_)));
+        proxies[2].deliver_held();
+        unknown.done().await;
+        let behind = fast("z");
+        let token = granted(&store, &behind).await.token;
+        until_held_on(&nodes, &behind, 3).await;
+        renewed(&store, &behind, token).await;
+        assert_eq!(value(&nodes[2], "x").await, None);
     })
     .await;
 }
