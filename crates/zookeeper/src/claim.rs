@@ -170,8 +170,8 @@ impl Attempt<'_> {
 
     /// The queue, as it was after this call began. Claims that need it at the same time share one request.
     async fn queue(&self) -> Answer<Arc<Queue>> {
-        let queues = self.session.handler().queues.clone();
-        queues.get(&self.client, &self.parent, async || Queue::read(&self.client, &self.parent).await).await
+        let (queues, age) = (self.session.handler().queues.clone(), self.session.config.timeout);
+        queues.get(&self.client, &self.parent, age, async || Queue::read(&self.client, &self.parent).await).await
     }
 
     /// What was known of an entry of this claim is no longer true: it is gone.

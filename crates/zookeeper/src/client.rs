@@ -16,6 +16,7 @@ mod session;
 mod sessions;
 mod shared;
 mod tasks;
+mod turns;
 
 pub(crate) use base::{Raises, read_raises};
 pub(crate) use connection::{Client, Closed};

@@ -11,15 +11,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use leasehold_core::support::locked;
-use tokio::sync::Mutex as Turn;
 use tokio::task::unconstrained;
 use zookeeper_client::{Error as ZkError, Stat};
 
 use crate::client::connection::{Client, Closed, Watch};
 use crate::client::request::found;
+use crate::client::turns::Turns;
 use crate::error::Answer;
 
 /// By which transaction, and by how much.
@@ -62,7 +63,7 @@ impl Raises {
 pub(crate) struct Base {
     known: Mutex<Known>,
     /// The node is read once for all that need it.
-    reading: Turn<()>,
+    reading: Turns,
 }
 
 #[derive(Default)]
@@ -93,31 +94,32 @@ impl Base {
     }
 
     /// Learns of all raises before the transactions of which this connection has answered anything until now. It sends a request if the
-    /// connection is new or there was a raise.
-    pub(crate) async fn learn(&self, client: &Client, path: &str) -> Answer<()> {
-        if locked(&self.known).is_true(client) {
+    /// connection is new or there was a raise. Who has not read it for `age` is waited for no longer.
+    pub(crate) async fn learn(&self, client: &Client, path: &str, age: Duration) -> Answer<()> {
+        loop {
+            let is_true = || locked(&self.known).is_true(client).then_some(());
+            let Err(turn) = self.reading.unless(age, is_true).await else { return Ok(()) };
+            let (stat, watcher) = client.check_and_watch_stat(path).await?;
+            // A task that has used up its share of time would be told that nothing has happened.
+            let watch: Watch = Box::pin(unconstrained(client.watch(watcher)));
+            let raises = match stat {
+                Some(_) => found(read_raises(client, path).await)?.map_or_else(Raises::default, |(raises, _)| raises),
+                None => Raises::default(),
+            };
+            let mut known = locked(&self.known);
+            if turn.is_over() {
+                // Another task has read it meanwhile, and others go by that. This may be older.
+                continue;
+            }
+            // Not of a connection that is closed: its watch would keep what is left of it, and another one may have read more by now.
+            known.watch = client.closed.has_changed().is_ok().then(|| (client.closed.clone(), watch));
+            match known.watch {
+                // If the node is gone, or an older one is there again, nobody else counts with the raises that it has lost.
+                Some(_) => known.raises = raises,
+                None => known.raises.0.extend(raises.0),
+            }
             return Ok(());
         }
-        let _turn = self.reading.lock().await;
-        if locked(&self.known).is_true(client) {
-            return Ok(());
-        }
-        let (stat, watcher) = client.check_and_watch_stat(path).await?;
-        // A task that has used up its share of time would be told that nothing has happened.
-        let watch: Watch = Box::pin(unconstrained(client.watch(watcher)));
-        let raises = match stat {
-            Some(_) => found(read_raises(client, path).await)?.map_or_else(Raises::default, |(raises, _)| raises),
-            None => Raises::default(),
-        };
-        let mut known = locked(&self.known);
-        // Not of a connection that is closed: its watch would keep what is left of it, and another one may have read more by now.
-        known.watch = client.closed.has_changed().is_ok().then(|| (client.closed.clone(), watch));
-        match known.watch {
-            // If the node is gone, or an older one is there again, nobody else counts with the raises that it has lost.
-            Some(_) => known.raises = raises,
-            None => known.raises.0.extend(raises.0),
-        }
-        Ok(())
     }
 
     /// The connection is closed.

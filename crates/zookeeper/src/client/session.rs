@@ -130,7 +130,7 @@ impl<T: SessionHandler> Session<T> {
 
     /// Learns how far the numbers of all transactions are raised of which this connection has told: see `base`.
     pub(crate) async fn learn_base(&self, client: &Client) -> Answer<()> {
-        self.base.learn(client, &names::base(&self.config.root)).await
+        self.base.learn(client, &names::base(&self.config.root), self.config.timeout).await
     }
 
     /// What the number of this transaction is raised to.

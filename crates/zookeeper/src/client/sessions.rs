@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,11 +10,11 @@ use futures_util::future::join_all;
 use leasehold_core::seam::Notifier;
 use leasehold_core::support::locked;
 use leasehold_core::{DEFAULT_TTL, Error, ErrorKind, Result};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::client::handler::SessionHandler;
 use crate::client::session::Session;
+use crate::client::turns::Turns;
 use crate::config::Config;
 
 /// So many TTLs have sessions of their own. Further ones share: a server takes 60 connections of a host as it is shipped
@@ -37,8 +38,9 @@ pub(crate) struct Sessions<T: SessionHandler> {
     /// Notified when the sessions' watches may have missed something, and by the sessions' handlers.
     pub(crate) notifier: Notifier,
     open: Mutex<BTreeMap<Ttl, Arc<Session<T>>>>,
-    /// One session is opened at a time. Closed with the client.
-    opening: Semaphore,
+    /// One session is opened at a time.
+    opening: Turns,
+    closed: AtomicBool,
 }
 
 impl<T: SessionHandler> Sessions<T> {
@@ -48,7 +50,8 @@ impl<T: SessionHandler> Sessions<T> {
             config: Arc::new(config),
             notifier: Notifier::new(),
             open: Mutex::default(),
-            opening: Semaphore::new(1),
+            opening: Turns::default(),
+            closed: AtomicBool::new(false),
         }
     }
 
@@ -71,10 +74,11 @@ impl<T: SessionHandler> Sessions<T> {
     /// next power of two, in seconds, so that there are never more than some dozens of sessions.
     pub(crate) async fn with_ttl(&self, ttl: Duration) -> Result<Arc<Session<T>>> {
         let opening = async {
-            let _permit = self.opening.acquire().await.map_err(|_| Error::closed())?;
-            if let Some(session) = self.live(ttl) {
-                return Ok(session);
-            }
+            let there = || self.is_closed().then(|| Err(Error::closed())).or_else(|| self.live(ttl).map(Ok));
+            let _turn = match self.opening.unless(CONNECT_TIMEOUT, there).await {
+                Ok(there) => return there,
+                Err(turn) => turn,
+            };
             let new = {
                 let mut open = locked(&self.open);
                 open.retain(|_, session| !session.has_ended());
@@ -83,9 +87,11 @@ impl<T: SessionHandler> Sessions<T> {
             let (Ttl::Exact(asked) | Ttl::Shared(asked)) = new;
             let session = Session::open(&self.config, &self.notifier, asked).await?;
             let mut open = locked(&self.open);
-            if self.opening.is_closed() {
+            // Another task has opened one while this one was not polled: it may have locks.
+            let other = Ttl::serving(ttl).iter().find_map(|ttl| open.get(ttl).filter(|it| !it.has_ended())).cloned();
+            if other.is_some() || self.is_closed() {
                 drop(session.start_closing());
-                return Err(Error::closed());
+                return other.ok_or_else(Error::closed);
             }
             open.insert(new, session.clone());
             Ok(session)
@@ -120,9 +126,14 @@ impl<T: SessionHandler> Sessions<T> {
         }
     }
 
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
     /// Closes all sessions. No other one is opened.
     pub(crate) async fn close(&self) {
-        self.opening.close();
+        self.closed.store(true, Ordering::Release);
+        self.opening.look_again();
         let sessions = std::mem::take(&mut *locked(&self.open));
         join_all(sessions.values().map(|session| session.close())).await;
     }

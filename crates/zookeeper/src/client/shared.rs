@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use leasehold_core::support::locked;
-use tokio::sync::Mutex as Turn;
 
 use crate::client::connection::Client;
+use crate::client::turns::Turns;
 use crate::error::Answer;
 
 /// The answers by their keys, each as long as somebody uses it.
@@ -22,28 +23,31 @@ struct Answers<T> {
     client: Client,
     /// How many have asked.
     asked: AtomicU64,
-    latest: Turn<Latest<T>>,
+    latest: Mutex<Latest<T>>,
+    turns: Turns,
 }
 
 impl<T> Shared<T> {
-    /// What `request` answers, or another one of the same key that was sent over this connection after this call began.
+    /// What `request` answers, or another one of the same key that was sent over this connection after this call began. One that has not
+    /// been answered for `age` is waited for no longer.
     pub(crate) async fn get(
         &self,
         client: &Client,
         key: &str,
+        age: Duration,
         request: impl AsyncFnOnce() -> Answer<T>,
     ) -> Answer<Arc<T>> {
         let answers = self.answers(client, key);
         let mine = answers.asked.fetch_add(1, Ordering::SeqCst) + 1;
-        let mut latest = answers.latest.lock().await;
-        if let Some((asked, answer)) = &*latest
-            && *asked >= mine
-        {
-            return answer.clone();
-        }
+        let answered =
+            || locked(&answers.latest).as_ref().filter(|(asked, _)| *asked >= mine).map(|(_, it)| it.clone());
+        let _turn = match answers.turns.unless(age, answered).await {
+            Ok(answer) => return answer,
+            Err(turn) => turn,
+        };
         let asked = answers.asked.load(Ordering::SeqCst);
         let answer = request().await.map(Arc::new);
-        *latest = Some((asked, answer.clone()));
+        *locked(&answers.latest) = Some((asked, answer.clone()));
         answer
     }
 
@@ -57,7 +61,12 @@ impl<T> Shared<T> {
                 let used = all.len();
                 all.reserve(used);
             }
-            let new = Arc::new(Answers { client: client.clone(), asked: 0.into(), latest: Turn::default() });
+            let new = Arc::new(Answers {
+                client: client.clone(),
+                asked: 0.into(),
+                latest: Mutex::default(),
+                turns: Turns::default(),
+            });
             all.insert(key.to_owned(), Arc::downgrade(&new));
             new
         })
