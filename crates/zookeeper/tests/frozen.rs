@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use common::*;
 use leasehold_core::seam::{Backend, Claim, Claimed};
-use leasehold_core::FencingToken;
+use leasehold_core::{FencingToken, Store};
 use leasehold_testbed::Proxy;
 use leasehold_testbed::seam::within;
 use leasehold_zookeeper::ZooKeeper;
+use tokio::runtime::Builder;
 
 /// A claim that goes on only while it is polled.
 struct Call<'a>(Pin<Box<dyn Future<Output = leasehold_core::Result<Claimed>> + Send + 'a>>);
@@ -96,4 +97,28 @@ async fn who_reads_a_queue_and_is_polled_no_more_keeps_no_other_from_it() {
         assert!(matches!(within(20, claimed(&client, &other)).await, Claimed::Waiting(_)));
     })
     .await;
+}
+
+/// Two stores of one client share its sessions. Where the runtime of the first one is not driven, the second one keeps the session: a hold
+/// of the first is not kept, and not said to be.
+#[test]
+fn a_hold_that_nobody_renews_is_over_before_its_entry_is_removed() {
+    let first = Builder::new_current_thread().enable_all().build().unwrap();
+    let second = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (server, client, kept) = second.block_on(limited(async {
+        let server = server().await;
+        let client = client(&server).await;
+        let kept = hold(&Store::new(client.clone()), "b", SHORT).await;
+        (server, client, kept)
+    }));
+    let guard = first.block_on(limited(hold(&Store::new(client), "a", SHORT)));
+    second.block_on(limited(async {
+        let (store, view) = (store(&server).await, guard.view());
+        let next = hold_patiently(&store, "a", SHORT).await;
+        // Asked at once: a busy machine may be late.
+        assert_eq!(view.remaining(), Duration::ZERO, "two at once");
+        next.release().await.unwrap();
+        kept.release().await.unwrap();
+    }));
+    drop(guard);
 }

@@ -312,9 +312,9 @@ impl Tracked {
         session.state().liveness.is_stale(self.verified, Moment::now())
     }
 
-    /// How long it lasts, as is verified now.
+    /// How long it lasts, as is verified now. Who does not renew it is not told of more: it is [abandoned](Claims::abandon_unused) then.
     pub(crate) fn validity(&self, liveness: &Liveness) -> Validity {
-        liveness.validity(self.verified)
+        liveness.validity(self.verified.min(self.last_used))
     }
 
     /// Its grant if it holds, as is verified now.

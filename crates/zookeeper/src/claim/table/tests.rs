@@ -44,6 +44,22 @@ fn a_claim_that_is_not_renewed_is_abandoned() {
     assert_eq!(claims.abandoned[&id].iter().filter(|left| left.is_same(&entry)).count(), 1);
 }
 
+/// Its session is kept by others.
+#[test]
+fn a_hold_that_is_not_renewed_has_ended_when_it_is_abandoned() {
+    let mut claims = Claims::default();
+    let (id, entry) = claimed(&mut claims, 30);
+    let mut liveness = Liveness::new(at(30), LEASE);
+    for s in (40..120).step_by(10) {
+        liveness.answered(at(s), at(s));
+        let Some(tracked) = claims.with_entry(id, &entry) else { break };
+        tracked.verified(at(s));
+        assert!(tracked.validity(&liveness).until(at(s)) < at(90), "at {s}");
+        claims.abandon_unused(at(s + 10));
+    }
+    assert!(claims.with_entry(id, &entry).is_none());
+}
+
 #[test]
 fn who_holds_is_verified_at_each_renewal_and_who_waits_once_in_a_lease() {
     let mut claims = Claims::default();
