@@ -198,8 +198,9 @@ impl Client {
         self.concurrency_limits.iter().for_each(|concurrency_limit| concurrency_limit.close());
         // As soon as the store's client ends, others may hold: by then nothing of ours may be valid.
         self.end_all(false);
-        let mut ended = self.ended.lock().await;
-        if *ended {
+        // No longer than the other call may take: it may be polled no more.
+        let ended = self.within(limit.saturating_add(REQUEST_TIMEOUT), self.ended.lock()).await;
+        if ended.as_deref() == Some(&true) {
             return Ok(());
         }
         let drained = self.within(limit, self.keeper.drained()).await.is_some();
@@ -207,7 +208,9 @@ impl Client {
         let unsure = |text| Error::new(ErrorKind::Ambiguous, text);
         let closed = self.within(REQUEST_TIMEOUT, self.backend.close()).await;
         closed.unwrap_or_else(|| Err(unsure("the store did not answer that it is closed")))?;
-        *ended = true;
+        if let Some(mut ended) = ended {
+            *ended = true;
+        }
         if drained { Ok(()) } else { Err(unsure("closed before every background release was answered")) }
     }
 

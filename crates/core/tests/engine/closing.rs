@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use futures_util::FutureExt;
 use leasehold_core::{ErrorKind, Held, Loss};
 use tokio::sync::Notify;
 
@@ -135,6 +136,23 @@ async fn a_store_that_does_not_answer_is_not_called_closed() {
         let (script, time, _log) = Script::new();
         let store = script.closes(async |(), _| std::future::pending().await).store();
         assert_eq!(driven(&time, store.close(TTL)).await.unwrap_err().kind(), ErrorKind::Ambiguous);
+    })
+    .await;
+}
+
+/// It is behind another branch of a `select!`, say, or in a runtime that is not driven.
+#[tokio::test]
+async fn a_close_that_is_polled_no_more_holds_up_no_other() {
+    in_time(async {
+        let (script, time, log) = Script::new();
+        let script = script.closes(async |(), n| if n == 0 { std::future::pending().await } else { Ok(()) });
+        let store = script.store();
+        let mut first = Box::pin(store.close(TTL));
+        assert!((&mut first).now_or_never().is_none());
+        driven(&time, store.close(TTL)).await.unwrap();
+        assert_eq!(log.count(|call| *call == Call::Close), 2);
+        drop(first);
+        store.close(TTL).await.unwrap();
     })
     .await;
 }
