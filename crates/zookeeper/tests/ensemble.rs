@@ -126,54 +126,45 @@ async fn limit_sessions(member: &Server, to: Duration) {
 }
 
 /// Each server has limits of its own for a session's timeout, and what it agrees to is what the leader goes by from then on. Who stands
-/// still goes by what it was told before.
+/// still goes by what it was told before: so such a server is taken as soon as its limit lasts beyond that, and the hold is kept.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_with_a_shorter_limit_is_not_taken_while_more_is_promised() {
+async fn a_server_with_a_shorter_limit_is_taken_when_that_lasts_beyond_the_promise() {
     limited(async {
         let (ensemble, follower, leader) = ensemble(false).await;
         let member = |index: usize| &ensemble.members()[index];
         let other = 3 - leader - follower;
-        limit_sessions(member(other), Duration::from_millis(1500)).await;
+        limit_sessions(member(other), SHORT).await;
         let generous = Proxy::to(member(follower).addr()).await.unwrap();
         let strict = Proxy::to(member(other).addr()).await.unwrap();
         strict.cut().await;
-        let far = Store::new(at(&format!("{},{}", generous.addr(), strict.addr())).await);
         let near = Store::new(at(member(leader).addr()).await);
-        let ttl = Duration::from_secs(7);
+        let ttl = SHORT * 3;
         for comes_back in [true, false] {
+            let far = Store::new(at(&format!("{},{}", generous.addr(), strict.addr())).await);
             let guard = hold_patiently(&far, "a", ttl).await;
             let next = tokio::spawn({
                 let (near, before) = (near.clone(), guard.view());
                 async move {
                     let next = hold(&near, "a", SHORT).await;
                     // Asked at once: a busy machine may be late.
-                    let (still_left, granted) = (before.remaining(), Moment::now());
-                    (next, still_left, granted)
+                    (next, before.remaining())
                 }
             });
             until(|| async { near.lock("a").inspect().await.is_ok_and(|queue| queue.waiters.len() == 1) }).await;
+            until(|| async { guard.remaining() > ttl / 2 }).await;
             let promised = Moment::now() + guard.remaining();
-            assert!(guard.remaining() > ttl / 3);
             strict.heal().await;
             generous.cut().await;
             strict.until_open(1).await;
             if comes_back {
                 generous.heal().await;
-                until(|| async { Moment::now() > promised }).await;
-                assert!(guard.is_valid(), "the other server has its session");
-                guard.release().await.unwrap();
-                drop(next.await.unwrap());
-            } else {
-                assert_eq!(guard.lost().await, Loss::Expired);
-                let lost = Moment::now();
-                assert!(lost >= promised, "{:?} early", promised.since(lost));
-                let (next, still_left, granted) = next.await.unwrap();
-                println!("the next one granted {:?} after the loss", granted.since(lost));
-                assert_eq!(still_left, Duration::ZERO, "two at once");
-                drop((next, guard));
-                until(|| async { far.lock("a").try_acquire().await.is_ok() }).await;
             }
+            until(|| async { Moment::now() > promised }).await;
+            assert!(guard.is_valid(), "both servers let it have its session in time");
+            guard.release().await.unwrap();
+            assert_eq!(next.await.unwrap().1, Duration::ZERO, "two at once");
             strict.cut().await;
+            generous.heal().await;
         }
     })
     .await;

@@ -99,14 +99,14 @@ async fn reconnect<T: SessionHandler>(session: &Session<T>, nth: u64) -> Result<
 ///
 /// A server's limit counts as soon as it has asked the leader, whether its answer arrives or not, and at any time from then on. So new
 /// sessions ask the servers for that limit first: also for a session that has promised nothing yet. It is at one server only itself, so it
-/// cannot try several. And a server that allows less than holds were promised is not taken while that promise lasts: whoever was told of
+/// cannot try several. And a server that allows less is not taken before that lasts as long as what holds were promised: whoever was told of
 /// it may stand still. A connection over which that write was not answered is left: the session may hold locks until its time is over. So is one
 /// that comes when another task has taken over.
 async fn reconnect_once<T: SessionHandler>(session: &Session<T>, nth: u64) -> Answer<()> {
     let server = session.find_server().await?;
     let asked = Moment::now();
     let client = guard(session.connect(server, true).await?, Client::leave);
-    session.negotiated(client.session_timeout());
+    session.negotiated(client.session_timeout(), asked);
     let sent = Moment::now();
     timeout(session.config.timeout, write(session, &client)).await.unwrap_or(Err(ZkError::ConnectionLoss))?;
     if session.state().tasks.is_of(nth) {

@@ -24,8 +24,9 @@ pub(crate) struct Liveness {
     longest: Duration,
     /// The latest touch that is verified.
     since: Moment,
-    /// The end that was promised before another server agreed to less.
-    promised: Option<Moment>,
+    /// The end that was promised before another server agreed to less, and whether that ended it early.
+    promised: Moment,
+    shortened: bool,
     /// When the latest write was sent that was answered, on any connection. What is read in the session after that is no older
     /// than this.
     pub(crate) last_answered: Moment,
@@ -39,22 +40,27 @@ impl Liveness {
     /// A session that was asked for at `asked`: before that it did not exist.
     pub(crate) fn new(asked: Moment, timeout: Duration) -> Liveness {
         let pending = VecDeque::new();
-        let (since, last_answered, heard) = (asked, asked, asked);
-        Liveness { timeout, longest: timeout, since, promised: None, last_answered, heard, pending }
+        let (since, promised, last_answered, heard) = (asked, asked, asked, asked);
+        Liveness { timeout, longest: timeout, since, promised, shortened: false, last_answered, heard, pending }
     }
 
-    /// Whether what was promised lasts, and a server that agreed to this would end it early.
-    pub(crate) fn promises_more(&self, timeout: Duration, now: Moment) -> bool {
-        timeout < self.timeout && now < self.since + self.timeout
+    /// Whether a server that is asked for the session at `asked`, and agrees to this, would end early what was promised.
+    pub(crate) fn promises_more(&self, timeout: Duration, asked: Moment) -> bool {
+        timeout < self.timeout && asked + timeout < self.promised()
     }
 
-    /// A server agreed to this on another connection. The leader applies it at once, also to earlier touches. And at any time
-    /// again: it goes by whichever server tells it of the session last, and a request that was given up, or a report, may come
-    /// when the session is connected to another server. So the session lasts no longer any more. What was sent over the previous
-    /// connection may be lost with its server.
-    pub(crate) fn negotiated(&mut self, timeout: Duration) {
+    fn promised(&self) -> Moment {
+        self.promised.max(self.since + self.timeout)
+    }
+
+    /// A server that was asked at `asked`, or is only now, agreed to this on another connection. The leader applies it at once, also to
+    /// earlier touches. And at any time again: it goes by whichever server tells it of the session last, and a request that was given up, or
+    /// a report, may come when the session is connected to another server. So the session lasts no longer any more. What was sent over the
+    /// previous connection may be lost with its server.
+    pub(crate) fn negotiated(&mut self, timeout: Duration, asked: Moment) {
         if timeout < self.timeout {
-            self.promised = self.promised.max(Some(self.since + self.timeout));
+            self.shortened = self.is_shortened() || self.promises_more(timeout, asked);
+            self.promised = self.promised();
             self.timeout = timeout;
         }
         self.longest = self.longest.max(timeout);
@@ -68,7 +74,7 @@ impl Liveness {
 
     /// Whether more was promised than is true now.
     pub(crate) fn is_shortened(&self) -> bool {
-        self.promised.is_some_and(|promised| self.since + self.timeout < promised)
+        self.shortened && self.since + self.timeout < self.promised
     }
 
     /// Whether it has surely expired, also on a server that is late.
@@ -174,9 +180,9 @@ mod tests {
         let ends = |liveness: &Liveness| (liveness.since, liveness.timeout.as_millis());
         let mut liveness = liveness();
         liveness.answered(at(1100), at(1110));
-        let less = |now| liveness.promises_more(Duration::from_millis(400), at(now));
-        assert!(less(2199) && !less(2200) && !liveness.promises_more(Duration::from_millis(1200), at(2199)));
-        liveness.negotiated(Duration::from_millis(400));
+        let less = |asked| liveness.promises_more(Duration::from_millis(400), at(asked));
+        assert!(less(1799) && !less(1800) && !liveness.promises_more(Duration::from_millis(1200), at(1110)));
+        liveness.negotiated(Duration::from_millis(400), at(1300));
         assert_eq!(ends(&liveness), (at(1000), 400));
         assert!(liveness.is_shortened());
         // What was answered on the previous connection verifies nothing on this one.
@@ -189,10 +195,25 @@ mod tests {
         liveness.answered(at(2000), at(2010));
         assert_eq!(ends(&liveness), (at(1850), 400));
         assert!(!liveness.is_shortened());
-        liveness.negotiated(Duration::from_millis(1200));
+        liveness.negotiated(Duration::from_millis(1200), at(2100));
         liveness.reconnected(at(2100));
         assert_eq!(ends(&liveness), (at(2100), 400), "the server of before may still tell the leader of it");
         assert!(!liveness.has_surely_expired(at(3899)) && liveness.has_surely_expired(at(3900)));
+    }
+
+    #[test]
+    fn a_shorter_limit_that_lasts_beyond_the_promise_shortens_nothing() {
+        let mut liveness = liveness();
+        liveness.negotiated(Duration::from_millis(400), at(1800));
+        assert!(!liveness.is_shortened(), "2200 was promised, and is kept");
+        let even_less = |asked| liveness.promises_more(Duration::from_millis(300), at(asked));
+        assert!(even_less(1899) && !even_less(1900));
+        liveness.reconnected(at(1810));
+        assert_eq!((liveness.since, liveness.timeout.as_millis()), (at(1810), 400));
+        liveness.negotiated(Duration::from_millis(300), at(1850));
+        assert!(liveness.is_shortened(), "2210 was promised by then");
+        liveness.reconnected(at(1910));
+        assert!(!liveness.is_shortened());
     }
 
     /// It reads while it waits, and writes once when it is granted.

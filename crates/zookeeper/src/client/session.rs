@@ -105,12 +105,12 @@ impl<T: SessionHandler> Session<T> {
     async fn ask_server<'a>(&self, server: &'a str) -> Answer<&'a str> {
         let timeout = self.connect(server, false).await?.session_timeout();
         // What is granted meanwhile waits for the handler.
-        let handler = self.handler();
-        if handler.is_holding() && self.state().liveness.promises_more(timeout, Moment::now()) {
-            let text = format!("{server} allows a session {timeout:?}, and more is promised");
+        let (handler, now) = (self.handler(), Moment::now());
+        if handler.is_holding() && self.state().liveness.promises_more(timeout, now) {
+            let text = format!("{server} allows a session {timeout:?}, which would end before what is promised");
             return Err(ZkError::UnexpectedError(text));
         }
-        self.state().liveness.negotiated(timeout);
+        self.state().liveness.negotiated(timeout, now);
         Ok(server)
     }
 
@@ -222,9 +222,9 @@ impl<T: SessionHandler> Session<T> {
         self.base.disconnected();
     }
 
-    /// A server agreed to this timeout, as each server may for each connection.
-    pub(crate) fn negotiated(&self, timeout: Duration) {
-        self.state().liveness.negotiated(timeout);
+    /// A server that was asked at `asked` agreed to this timeout, as each server may for each connection.
+    pub(crate) fn negotiated(&self, timeout: Duration, asked: Moment) {
+        self.state().liveness.negotiated(timeout, asked);
         if self.state().liveness.is_shortened() {
             tracing::warn!(?timeout, "another ZooKeeper server allows a session less");
             T::shortened(self);

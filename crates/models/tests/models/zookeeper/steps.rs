@@ -87,7 +87,7 @@ impl Zookeeper {
         }
         it.asked = Some(server);
         if self.has(Rule::LimitIsTakenOver) {
-            it.negotiated(limit);
+            it.negotiated(limit, now);
         }
     }
 
@@ -109,7 +109,7 @@ impl Zookeeper {
             return;
         }
         if self.has(Rule::LimitIsTakenOver) {
-            it.negotiated(long(self.limits[server]));
+            it.negotiated(long(self.limits[server]), now);
         }
         it.liveness.reconnected(at(now));
         (it.server, it.wrote_since) = (Some(server), false);
@@ -216,8 +216,8 @@ impl Client {
         self.stage = Stage::Lost { told };
     }
 
-    pub(super) fn negotiated(&mut self, limit: Duration) {
-        self.liveness.negotiated(limit);
+    pub(super) fn negotiated(&mut self, limit: Duration, now: u8) {
+        self.liveness.negotiated(limit, at(now));
         self.shortened();
     }
 }
