@@ -5,7 +5,6 @@
 
 mod base;
 mod connection;
-mod handler;
 mod keep_alive;
 mod liveness;
 mod node;
@@ -20,12 +19,11 @@ mod turns;
 
 pub(crate) use base::{Raises, read_raises};
 pub(crate) use connection::{Client, Closed};
-pub(crate) use handler::SessionHandler;
 pub(crate) use liveness::Liveness;
 pub(crate) use node::Node;
 pub(crate) use request::{AT_ONCE, RETRY_INTERVAL, children, exists, found, mkdir, read};
 #[cfg(feature = "tls")]
 pub(crate) use secure::secure_host;
-pub(crate) use session::Session;
+pub(crate) use session::{Session, SessionHandler};
 pub(crate) use sessions::Sessions;
 pub(crate) use shared::Shared;

@@ -112,9 +112,11 @@ pub(crate) async fn verify_places(session: &Session) -> Answer<()> {
     if !client.closed.same_channel(&over) {
         return Err(ZkError::ConnectionLoss);
     }
-    let hold = |(id, tracked): (&ClaimId, &Box<Tracked>)| (*id, tracked.entry.clone(), tracked.stored.0);
-    let holds: Vec<_> =
-        session.handler().tracked.iter().filter(|(_, tracked)| tracked.held.is_some()).map(hold).collect();
+    let holds: Vec<_> = {
+        let claims = session.handler();
+        let held = claims.tracked.iter().filter(|(_, tracked)| tracked.held.is_some());
+        held.map(|(id, tracked)| (*id, tracked.entry.clone(), tracked.stored.0)).collect()
+    };
     let each = holds.into_iter().map(async |(id, entry, mode)| Ok((id, is_kept_out(&client, &entry, mode).await?)));
     let read = stream::iter(each).buffer_unordered(AT_ONCE).try_collect::<Vec<(ClaimId, bool)>>();
     let lost: Vec<ClaimId> =

@@ -15,9 +15,8 @@ use tokio::time::{sleep, timeout};
 use zookeeper_client::{CreateMode, Error as ZkError};
 
 use crate::client::connection::{Client, Closed, Watch};
-use crate::client::handler::SessionHandler;
 use crate::client::request::{RETRY_INTERVAL, found, mkdir};
-use crate::client::session::Session;
+use crate::client::session::{Session, SessionHandler};
 use crate::client::tasks::LATE;
 use crate::error::Answer;
 use crate::names;

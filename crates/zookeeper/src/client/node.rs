@@ -7,9 +7,8 @@ use leasehold_core::support::uuid;
 use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError, MultiWriteResult};
 
 use crate::client::connection::Client;
-use crate::client::handler::SessionHandler;
 use crate::client::request::{children, found};
-use crate::client::session::Session;
+use crate::client::session::{Session, SessionHandler};
 use crate::config::Config;
 use crate::error::Answer;
 

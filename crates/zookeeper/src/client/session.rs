@@ -5,9 +5,9 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use leasehold_core::Result;
 use leasehold_core::seam::{Moment, Notifier};
 use leasehold_core::support::{locked, race};
+use leasehold_core::{Loss, Result};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -15,7 +15,6 @@ use zookeeper_client::{Connector, Error as ZkError, MultiReadResult, MultiReader
 
 use crate::client::base::Base;
 use crate::client::connection::{Client, Closed};
-use crate::client::handler::SessionHandler;
 use crate::client::keep_alive;
 use crate::client::liveness::Liveness;
 use crate::client::request::read;
@@ -32,6 +31,34 @@ const STEP: Duration = Duration::from_millis(300);
 
 /// A session that was not used for so long is closed.
 const IDLE: Duration = Duration::from_secs(60);
+
+/// What a session reports to, from its beginning on.
+pub(crate) trait SessionHandler: Default + Send + 'static {
+    /// The session's [`validity`](Liveness::validity) may have grown. Called four times in the session's timeout while it is connected,
+    /// and when the connection is lost.
+    fn extended(session: &Session<Self>);
+
+    /// The connection works: what is left to do can be done. Called when it is made and as often, but not while it still runs.
+    fn tend(session: &Session<Self>) -> impl Future<Output = ()> + Send;
+
+    /// The session is about to be connected again, over this connection: perhaps to a server that has old data again.
+    fn reconnected(&mut self, over: &Closed);
+
+    /// Another client notified this session: some of its nodes may have been removed. After an error it is called again.
+    fn notified(session: &Session<Self>) -> impl Future<Output = Answer<()>> + Send;
+
+    /// A server has agreed to less than it did a moment before, and to less than was promised until now.
+    fn shortened(session: &Session<Self>);
+
+    /// The session has ended, and with it all its nodes.
+    fn ended(session: &Session<Self>, loss: Loss);
+
+    /// Whether nothing here needs the session. It is closed after a minute without use.
+    fn is_idle(&self) -> bool;
+
+    /// Whether something was promised that depends on the session's validity: its keep-alives are writes then.
+    fn is_holding(&self) -> bool;
+}
 
 /// One session, until it ends.
 pub(crate) struct Session<T> {
@@ -69,7 +96,10 @@ impl<T: SessionHandler> Session<T> {
         let ttl = ttl.saturating_add(Duration::from_nanos(999_999));
         let asked = Moment::now();
         let connector = connector(config, ttl).await?;
-        let each: Vec<_> = config.each_server().map(|server| connect_to(config, connector.clone(), server)).collect();
+        let each: Vec<_> = config
+            .each_server()
+            .map(async |server| Client::connect(connector.clone(), &config.at(server)).await)
+            .collect();
         let is_final = |e: &ZkError| *e == ZkError::AuthFailed;
         let client = race(each, STEP, is_final).await.map_err(|e| config.reading(e.unwrap_or(ZkError::NoHosts)))?;
         let liveness = Liveness::new(asked, client.session_timeout());
@@ -90,10 +120,9 @@ impl<T: SessionHandler> Session<T> {
 
     /// Another connection to this server: of this session, or of a new one with the same timeout.
     pub(crate) async fn connect(&self, server: &str, of_this: bool) -> Answer<Client> {
-        let connector = connector(&self.config, self.ttl).await;
-        let connector = connector.map_err(|e| ZkError::UnexpectedError(e.to_string()))?;
+        let connector = connector(&self.config, self.ttl).await.map_err(|e| ZkError::UnexpectedError(e.to_string()))?;
         let connector = if of_this { connector.with_session(self.info.clone()) } else { connector };
-        connect_to(&self.config, connector, server).await
+        Client::connect(connector, &self.config.at(server)).await
     }
 
     /// The first server that answers, and allows this session what was promised. From then on its limit counts.
@@ -289,10 +318,6 @@ impl<T: SessionHandler> Session<T> {
             let _ = timeout(self.config.timeout, closed.changed()).await;
         }
     }
-}
-
-async fn connect_to(config: &Config, connector: Connector, server: &str) -> Answer<Client> {
-    Client::connect(connector, &config.at(server)).await
 }
 
 /// How to connect a session of this timeout.

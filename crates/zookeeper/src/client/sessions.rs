@@ -12,8 +12,7 @@ use leasehold_core::support::locked;
 use leasehold_core::{DEFAULT_TTL, Error, ErrorKind, Result};
 use tokio::time::timeout;
 
-use crate::client::handler::SessionHandler;
-use crate::client::session::Session;
+use crate::client::session::{Session, SessionHandler};
 use crate::client::turns::Turns;
 use crate::config::Config;
 
