@@ -24,6 +24,8 @@ use crate::seam::queue::LockQueue;
 use crate::seam::token::FencingToken;
 use crate::support::locked;
 
+mod plans;
+
 const TTL: Duration = Duration::from_secs(6);
 
 fn state(clock: &Clock, ttl: Duration) -> Arc<ClaimState> {

@@ -100,3 +100,95 @@ impl Width {
         in_line > (ttl * 2 / 3).saturating_sub(self.quickest()) / 4
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(6);
+    const START: Moment = Moment::from_nanos(3_600_000_000_000);
+
+    fn at(millis: u64) -> Moment {
+        START + Duration::from_millis(millis)
+    }
+
+    /// One whose quickest answer took so long.
+    fn used_to(millis: u64) -> Width {
+        let mut width = Width::default();
+        width.answered((START, at(millis)), false, TTL, false);
+        width
+    }
+
+    #[test]
+    fn a_new_connection_begins_anew_and_what_is_late_of_before_narrows_nothing() {
+        let mut width = used_to(10);
+        width.late(START, at(1000));
+        assert_eq!(width.room(0), BATCHES / 2);
+        assert!(width.is_behind(START, at(2100), TTL));
+        width.begin_anew(at(2000));
+        assert_eq!(width.room(0), BATCHES);
+        assert!(!width.is_behind(START, at(2100), TTL), "what stood in line before says nothing");
+        width.late(START, at(3000));
+        assert_eq!(width.room(0), BATCHES, "it was in flight together with what was late");
+    }
+
+    /// A store that answered nothing for a sixth of a lease stood still: that is not its line.
+    #[test]
+    fn a_standstill_is_not_time_in_line() {
+        for (silent, behind) in [(1010, true), (1011, false), (1500, false)] {
+            let mut width = used_to(10);
+            width.sent(at(1000));
+            width.answered((at(1000), at(1000 + silent)), true, TTL, false);
+            assert_eq!(width.is_behind(at(1000), at(1000 + silent), TTL), behind, "{silent} ms");
+        }
+        let mut width = used_to(10);
+        width.sent(at(3000));
+        width.answered((at(3000), at(3010)), false, TTL, false);
+        assert!(width.is_behind(at(1000), at(3010), TTL), "a quick answer is no standstill");
+    }
+
+    /// What was planned a sixth of a lease too late says that this client stood still.
+    #[test]
+    fn a_plan_that_comes_late_is_not_time_in_line() {
+        for (late, behind) in [(1000, true), (1001, false)] {
+            let mut width = used_to(10);
+            width.planned(at(1000), at(1000 + late), TTL);
+            assert_eq!(width.is_behind(START, at(1000 + late), TTL), behind, "{late} ms");
+        }
+    }
+
+    /// A quarter of what is left of two thirds of the lease.
+    #[test]
+    fn a_lease_is_behind_after_a_sixth_of_it_in_line() {
+        let behind = [1000, 1001].map(|millis| Width::default().is_behind(START, at(millis), TTL));
+        assert_eq!(behind, [false, true]);
+    }
+
+    /// One request at a time that is late again and again: the store has become slower, a quarter each time.
+    #[test]
+    fn the_quickest_answer_is_forgotten_only_one_at_a_time() {
+        let mut width = used_to(100);
+        width.answered((at(1000), at(2000)), true, TTL, true);
+        assert_eq!((width.quickest, width.room(0)), (Duration::from_millis(100), BATCHES / 2));
+        for nth in 3..7 {
+            width.late(at(nth * 1000), at(nth * 1000 + 500));
+        }
+        assert_eq!(width.room(0), 1, "at least one");
+        width.answered((at(8000), at(8050)), false, TTL, false);
+        assert_eq!((width.quickest, width.room(0)), (Duration::from_millis(50), 2));
+        width.late(at(9000), at(9500));
+        width.answered((at(10_000), at(11_000)), true, TTL, false);
+        assert_eq!(width.quickest, Duration::from_micros(62_500));
+    }
+
+    /// Late by what any answer takes: the store is far away, and bears as many as before.
+    #[test]
+    fn a_store_that_is_far_away_is_not_narrowed() {
+        let mut width = used_to(400);
+        width.late(at(1000), at(1400));
+        assert_eq!(width.room(4), BATCHES - 4);
+        width.answered((at(1000), at(1800)), true, TTL, false);
+        assert_eq!(width.room(0), BATCHES);
+        assert!(!width.is_behind(at(1000), at(1400), TTL), "it is on its way");
+    }
+}
