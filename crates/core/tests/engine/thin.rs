@@ -166,3 +166,15 @@ async fn what_is_held_shows_its_lock_its_token_and_its_end() {
     assert!(["Script", "billing"].iter().all(|part| texts[2].contains(part)), "{texts:?}");
     assert!(texts.iter().all(|text| !text.contains(&secret) && !text.contains("at billing")), "{texts:?}");
 }
+
+#[test]
+fn the_blocking_types_show_the_same() {
+    let (script, _time, _log) = Script::new();
+    let store = script.store();
+    let store = leasehold_core::blocking::Store::open(async { Ok(store) }).unwrap();
+    assert!(shown(&store).contains("Script"), "{store:?}");
+    let guard = store.lock("a").acquire().unwrap();
+    assert_eq!(shown(&guard), "Guard(Held { name: \"a\", token: 1, loss: None })");
+    let owners = [Owner::new(), Owner::new()];
+    assert!(shown(&owners[0]) != shown(&owners[1]) && shown(&owners[0]) == shown(&owners[0].clone()));
+}

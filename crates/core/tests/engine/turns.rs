@@ -280,3 +280,28 @@ async fn an_eviction_of_a_turn_that_nobody_has_ends_none() {
     let second = in_time(second).await.unwrap().unwrap();
     assert_eq!((second.fencing_token().get(), log.claims()), (2, 1));
 }
+
+/// A store may reserve fewer tokens than were asked for. The next task behind the last of them claims in the store.
+#[tokio::test]
+async fn no_turn_has_a_token_that_was_not_reserved() {
+    in_time(async {
+        let (script, _time, log) = Script::new();
+        let store = script.claims(async |claim, n| match granted(&claim, 1 + 100 * n as u64) {
+            Claimed::Granted(grant) => Ok(Claimed::Granted(grant.turns(2))),
+            other => Ok(other),
+        });
+        let lock = store.store().lock("a").fast();
+        let first = lock.acquire().await.unwrap();
+        let others: Vec<_> = (0..3).map(|_| tokio::spawn(lock.acquire())).collect();
+        settle().await;
+        first.release().await.unwrap();
+        let mut tokens = Vec::new();
+        for task in others {
+            let guard = task.await.unwrap().unwrap();
+            tokens.push(guard.fencing_token().get());
+            guard.release().await.unwrap();
+        }
+        assert_eq!((tokens, log.claims()), (vec![2, 101, 102], 2));
+    })
+    .await;
+}
