@@ -158,7 +158,8 @@ async fn fly<C: Borrow<Call>>(connection: &Connection, calls: &[C]) -> Result<Ve
     }
     let over = calls.iter().find_map(|call| call.borrow().over);
     let mut answers = connection.send_many(over, &flight).await?;
-    let missed: Vec<usize> = (0..answers.len()).filter(|i| unknown(&answers[*i])).collect();
+    let missed = |i: &usize| unknown(&answers[*i]) && !calls[*i].borrow().is_given_up();
+    let missed: Vec<usize> = (0..answers.len()).filter(missed).collect();
     if !missed.is_empty() {
         let mut flight = Pipeline::with_capacity(missed.len());
         for (nth, i) in missed.iter().enumerate() {

@@ -35,26 +35,26 @@ impl Shared {
             return Err(Error::new(ErrorKind::Unsupported, why));
         }
         let sent = Moment::now();
-        if let Some(Held { token, claim: held }) = self.held(claim.id) {
+        if let Some(Held { token, claim: held, released }) = self.held(claim.id) {
             // How many turns it has was decided when it was granted.
             let mut again = claim.clone();
             again.policy = held.policy;
-            if self.again(&again, token).await? {
+            if self.again(&again, token, released).await? {
                 return Ok(Claimed::Granted(self.grant(&again, token, sent)));
             }
             // The hold has gone: what is left of it on a minority goes before a new one begins.
-            self.holds().remove(&claim.id);
+            self.forget(claim.id);
             self.give_back(claim, Leaves::NoAttempt, (0..self.nodes.len()).collect()).await;
         }
         let (waits, sent) = (claim.policy != WaitPolicy::Try, Moment::now());
-        let withdrawn = Arc::new(AtomicBool::new(false));
-        let (tally, requests) = self.poll(claim, waits, &withdrawn).await;
+        let released = Arc::new(AtomicBool::new(false));
+        let (tally, requests) = self.poll(claim, waits, &released).await;
         let agreed = self.agree(claim, &tally).await;
         // Before its withdrawal is sent: no node is sent the claim once more behind that.
-        withdrawn.store(!matches!(agreed, Ok(Some(_))), Ordering::Relaxed);
+        released.store(!matches!(agreed, Ok(Some(_))), Ordering::Relaxed);
         await_later(requests);
         if let Ok(Some(token)) = agreed {
-            self.remember(claim, token);
+            self.remember(claim, token, released);
             return Ok(Claimed::Granted(self.grant(claim, token, sent)));
         }
         let took = Moment::now().since(sent);
@@ -73,10 +73,10 @@ impl Shared {
     }
 
     /// Asks every node, until a majority granted or no majority can any more. Those that have not answered yet come, too.
-    async fn poll(&self, claim: &Claim, waits: bool, withdrawn: &Arc<AtomicBool>) -> (Tally, InFlight<Result<Value>>) {
+    async fn poll(&self, claim: &Claim, waits: bool, released: &Arc<AtomicBool>) -> (Tally, InFlight<Result<Value>>) {
         let call = self.call("claim", claim).arg(self.nodes.proposal()).arg(u8::from(waits));
         let sent = Moment::now();
-        let mut requests = self.nodes.send(call.until(withdrawn.clone()));
+        let mut requests = self.nodes.send(call.until(released.clone()));
         let (mut tally, needed) = (Tally::default(), self.nodes.majority());
         each_answer(&mut requests, |nth, answer| {
             tally.enter(nth, answer.and_then(|answer| self.read(nth, &answer)));
@@ -128,23 +128,23 @@ impl Shared {
     }
 
     /// Claims a hold of ours again, as this claim says. Answers whether a majority has it.
-    async fn again(&self, claim: &Claim, token: FencingToken) -> Result<bool> {
+    async fn again(&self, claim: &Claim, token: FencingToken, released: Arc<AtomicBool>) -> Result<bool> {
         let extended = self.extend(claim, token).await;
         if matches!(&extended, Ok(true)) || extended.as_ref().is_err_and(|e| e.kind() == ErrorKind::Ambiguous) {
-            self.remember(claim, token);
+            self.remember(claim, token, released);
         }
         extended
     }
 
     /// This is what the hold is from now on.
-    fn remember(&self, claim: &Claim, token: FencingToken) {
+    fn remember(&self, claim: &Claim, token: FencingToken, released: Arc<AtomicBool>) {
         let mut holds = self.holds();
         let was_shared = holds.get(&claim.id).is_some_and(|held| held.claim.mode == Mode::Shared);
         let mut claim = claim.clone();
         if was_shared {
             claim.mode = Mode::Shared;
         }
-        holds.insert(claim.id, Held { token, claim: Arc::new(claim) });
+        holds.insert(claim.id, Held { token, claim: Arc::new(claim), released });
     }
 
     fn place(&self, claim: &Claim) -> Place {

@@ -196,6 +196,13 @@ impl Shared {
         self.holds().get(&id).cloned()
     }
 
+    /// It is not a hold any more: what takes it back may be sent.
+    fn forget(&self, id: ClaimId) {
+        if let Some(held) = self.holds().remove(&id) {
+            held.released.store(true, Ordering::Relaxed);
+        }
+    }
+
     fn holds(&self) -> MutexGuard<'_, HashMap<ClaimId, Held>> {
         locked(&self.holds)
     }

@@ -21,13 +21,13 @@ pub(crate) enum Leaves {
 
 impl Shared {
     pub(crate) async fn release(&self, claim: &Claim) -> Result<()> {
-        self.holds().remove(&claim.id);
+        self.forget(claim.id);
         let call = self.call("release", claim).arg(Leaves::Nothing as u8);
         self.nodes.majority_of(self.nodes.send(call), false).await.map(drop)
     }
 
     pub(crate) async fn release_after(&self, claim: &Claim, rest: Duration) -> Result<()> {
-        self.holds().remove(&claim.id);
+        self.forget(claim.id);
         let call = self.call("release_after", claim).arg(granted_ttl(rest, Duration::from_millis(1)).as_millis());
         self.nodes.majority_of(self.nodes.send(call), false).await.map(drop)
     }

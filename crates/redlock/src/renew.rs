@@ -41,7 +41,7 @@ impl Shared {
                 }
                 held.clone()
             });
-            let Some(Held { token, claim }) = relabelled else { continue };
+            let Some(Held { token, claim, .. }) = relabelled else { continue };
             // Numbered before the check: so a release after it has the greater number.
             let call = self.renew_call(&claim, token, "renew");
             if self.held(claim.id).is_some_and(|held| held.token == token) {
@@ -100,8 +100,8 @@ impl Shared {
                 let lacking = held.iter().zip(&counts).filter(|(_, count)| lacks(count));
                 let calls = lacking.filter_map(|(id, _)| {
                     // As it is by now, and numbered before the last check.
-                    let Held { token, claim } = shared.held(*id)?;
-                    let call = shared.renew_call(&claim, token, "top");
+                    let Held { token, claim, released } = shared.held(*id)?;
+                    let call = shared.renew_call(&claim, token, "top").until(released);
                     shared.held(*id).filter(|held| held.token == token).map(|_| call)
                 });
                 let calls: Vec<Call> = calls.collect();
