@@ -68,7 +68,9 @@ impl Acquisition {
             What::Fail { busy, .. } => {
                 self.failed = Some(t);
                 self.refused = Some(t).filter(|_| busy && self.is_calm);
-                self.withdrawn = (self.policy != Policy::Try).then(|| t.saturating_add(limits.wake));
+                // A try that was refused leaves nothing behind. One that was given up does, until then.
+                let left = self.policy != Policy::Try || !busy;
+                self.withdrawn = left.then(|| t.saturating_add(limits.wake));
             }
             What::Use { valid, .. } => self.valid = self.valid.max(valid),
             What::Downgrade { .. } => self.downgraded = Some(t),
