@@ -153,3 +153,163 @@ fn code(e: &RedisError) -> &str {
 fn before_args(text: &str) -> &str {
     text.split("with args").next().unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use ErrorKind::{Ambiguous, Denied, Internal, Invalid, Unavailable, Unsupported};
+
+    use super::*;
+
+    /// What the client makes of this line of a server.
+    fn said(line: &str) -> RedisError {
+        let answer = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
+        answer.extract_error().unwrap_err()
+    }
+
+    fn broke(kind: io::ErrorKind) -> RedisError {
+        io::Error::from(kind).into()
+    }
+
+    #[test]
+    fn a_code_chooses_the_kind_and_our_words() {
+        for (line, kind, words) in [
+            ("NOAUTH Authentication required.", Denied, "wants a password"),
+            ("WRONGPASS invalid username-password pair", Denied, "refused our credentials"),
+            ("NOPERM User x has no permissions", Denied, "lacks a right"),
+            ("READONLY You can't write against a read only replica.", Unavailable, "read-only replica"),
+            ("LOADING Redis is loading the dataset in memory", Unavailable, "loading its data"),
+            ("BUSY Redis is busy running a script.", Unavailable, "busy with a script"),
+            ("NOSCRIPT No matching script.", Unavailable, "SCRIPT FLUSH"),
+            ("MASTERDOWN Link with MASTER is down", Unavailable, "cannot serve"),
+            ("CLUSTERDOWN Hash slot not served", Unavailable, "cannot serve"),
+            ("TRYAGAIN Multiple keys request during rehashing", Unavailable, "being moved"),
+            ("OOM command not allowed when used memory > 'maxmemory'.", Unavailable, "out of memory"),
+            ("NOREPLICAS Not enough good replicas to write.", Unavailable, "too few replicas"),
+            ("MISCONF Redis is configured to save RDB snapshots", Unavailable, "cannot save its data"),
+            ("MOVED 3999 127.0.0.1:6381", Unsupported, "redis+cluster://"),
+            ("ASK 3999 127.0.0.1:6381", Unsupported, "redis+cluster://"),
+            ("CROSSSLOT Keys in request don't hash to the same slot", Unsupported, "redis+cluster://"),
+            ("WRONGTYPE Operation against a key", Internal, "holds something that is no lock"),
+            ("ERR max number of clients reached", Unavailable, "maxclients"),
+            ("ERR DB index is out of range", Invalid, "no database of this number"),
+            ("ERR invalid DB index", Invalid, "no database of this number"),
+            ("ERR unknown command 'SSUBSCRIBE', with args beginning with: ", Unsupported, "Redis 6 or newer"),
+            ("ERR something else", Internal, "refused a request"),
+            ("NEWCODE from a later version", Internal, "refused a request"),
+        ] {
+            let error = of_request(&said(line));
+            assert!(error.kind() == kind && error.to_string().contains(words), "{line}: {error:?}");
+        }
+    }
+
+    /// Scripts say it in other words, behind a code that says nothing; the request that is repeated in a text counts for nothing.
+    #[test]
+    fn where_a_code_says_too_little_a_known_phrase_does() {
+        for (line, kind) in [
+            ("ERR Error running script: @user_script:1: WRONGTYPE Operation against a key", Internal),
+            ("ERR Error running script: -READONLY You can't write against a read only replica.", Unavailable),
+            ("ERR ACL failure in script: user has no permission", Denied),
+            ("ERR The user executing the script can't access at least one of the keys", Denied),
+            ("ERR unknown command 'X', with args beginning with: 'READONLY'", Unsupported),
+            ("ERR wrong, with args beginning with: 'NOPERM'", Internal),
+        ] {
+            assert_eq!(of_request(&said(line)).kind(), kind, "{line}");
+        }
+    }
+
+    #[test]
+    fn no_text_of_a_server_is_shown() {
+        for code in ["ERR", "NOAUTH", "WRONGPASS", "NOPERM", "READONLY", "WRONGTYPE", "MOVED", "NEWCODE"] {
+            let e = said(&format!("{code} with S3CRET and s3cret"));
+            for error in [of_request(&e), of_connect(&e), of_plain_connect(&e), of_sentinel(&e)] {
+                assert!(!format!("{error:?}").to_lowercase().contains("s3cret"), "{error:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_connection_that_breaks_leaves_in_doubt_what_was_sent_and_no_connection() {
+        use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, TimedOut};
+
+        for (how, kind, words) in [
+            (ConnectionRefused, Unavailable, "connection refused"),
+            (TimedOut, Ambiguous, "in time"),
+            (ConnectionReset, Ambiguous, "broke before the answer"),
+            (BrokenPipe, Ambiguous, "broke before the answer"),
+        ] {
+            let error = of_request(&broke(how));
+            assert!(error.kind() == kind && error.to_string().contains(words), "{how:?}: {error:?}");
+            let error = of_connect(&broke(how));
+            assert!(error.kind() == Unavailable && error.to_string().contains(words), "{how:?}: {error:?}");
+        }
+        assert_eq!(of_connect(&said("WRONGPASS no")).kind(), Denied);
+        for (kind, ours) in [
+            (Kind::AuthenticationFailed, Denied),
+            (Kind::InvalidClientConfig, Invalid),
+            (Kind::RESP3NotSupported, Unsupported),
+            (Kind::UnexpectedReturnType, Internal),
+        ] {
+            assert_eq!(of_request(&(kind, "it").into()).kind(), ours, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_hangs_up_on_plain_text_may_speak_tls() {
+        let hint = |e: &RedisError| of_plain_connect(e).to_string().contains("rediss://");
+        assert!(hint(&broke(io::ErrorKind::ConnectionReset)) && hint(&broke(io::ErrorKind::UnexpectedEof)));
+        assert!(!hint(&broke(io::ErrorKind::ConnectionRefused)) && !hint(&broke(io::ErrorKind::TimedOut)));
+        assert!(!hint(&said("NOAUTH Authentication required.")));
+        assert_eq!(of_plain_connect(&broke(io::ErrorKind::ConnectionReset)).kind(), Unavailable);
+    }
+
+    #[test]
+    fn a_sentinel_has_credentials_of_its_own() {
+        for (line, kind, words) in [
+            ("ERR unknown command 'SENTINEL'", Unsupported, "without +sentinel"),
+            ("NOAUTH Authentication required.", Denied, "sentinel_password"),
+            ("WRONGPASS invalid", Denied, "sentinel_user"),
+            ("NOPERM no", Denied, "on the sentinel"),
+            ("LOADING it", Unavailable, "loading"),
+        ] {
+            let error = of_sentinel(&said(line));
+            assert!(error.kind() == kind && error.to_string().contains(words), "{line}: {error:?}");
+        }
+        assert_eq!(of_sentinel(&broke(io::ErrorKind::TimedOut)).kind(), Unavailable);
+    }
+
+    #[test]
+    fn a_server_of_another_mode_is_refused() {
+        let words = |mode, cluster| of_mode(mode, cluster).map(|e| (e.kind(), e.to_string()));
+        assert_eq!((words("cluster", true), words("standalone", false)), (None, None));
+        for (mode, cluster, says) in [
+            ("cluster", false, "redis+cluster://"),
+            ("sentinel", false, "redis+sentinel://"),
+            ("sentinel", true, "redis+sentinel://"),
+            ("standalone", true, "no node of a Cluster"),
+        ] {
+            let (kind, text) = words(mode, cluster).unwrap();
+            assert!(kind == Unsupported && text.contains(says), "{mode} {cluster}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_cannot_write_and_a_connection_that_broke_are_left() {
+        for line in ["READONLY it", "LOADING it", "MASTERDOWN it"] {
+            assert!(ends_connection(&said(line)), "{line}");
+        }
+        assert!(ends_connection(&broke(io::ErrorKind::BrokenPipe)));
+        for line in ["NOSCRIPT it", "BUSY it", "WRONGTYPE it", "OOM it"] {
+            assert!(!ends_connection(&said(line)), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_same_error_for_another_says_the_same() {
+        let one = junk("an entry");
+        let another = again(&one);
+        assert_eq!((one.kind(), one.to_string()), (Internal, another.to_string()));
+        assert!(another.kind() == Internal && another.to_string().starts_with("an entry is not"));
+    }
+}

@@ -88,6 +88,8 @@ fn moment(attempt: u64) -> Moment {
 mod tests {
     use std::time::Duration;
 
+    use leasehold_core::seam::Notification;
+
     use super::*;
 
     #[test]
@@ -109,5 +111,42 @@ mod tests {
         assert!(inbox.notify(&format!("granted {id} 1 1 5 1000 a key")).is_ok());
         assert!(inbox.notify(&format!("evicted {id}")).is_ok());
         assert!(inbox.notify(&format!("again {id}")).is_ok());
+    }
+
+    /// A grant counts from the attempt that it names. Where an answer must be asked for, it is only a reason to claim again.
+    #[test]
+    fn each_push_reaches_the_claim_that_it_names() {
+        for asks in [false, true] {
+            let (inbox, id) = (Inbox::new(asks), ClaimId::fresh());
+            let (heard, told) = std::sync::mpsc::channel();
+            let _listens = inbox.notifier.subscribe(id, move |what| heard.send(what).unwrap());
+            inbox.receive(format!("granted {id} 17 64 5000000 1000 a key").as_bytes());
+            match told.try_recv() {
+                Ok(Notification::Granted(grant)) if !asks => {
+                    assert_eq!((grant.token.get(), grant.turns, grant.place), (17, 64, inbox.place(id, "a key")));
+                    let sent = Moment::from_nanos(5_000_000_000);
+                    assert_eq!(
+                        grant.validity.until(Moment::from_nanos(9_000_000_000)),
+                        sent + Duration::from_millis(988)
+                    );
+                }
+                told => assert!(asks && matches!(told, Ok(Notification::ClaimAgain)), "{told:?}"),
+            }
+            inbox.receive(format!("evicted {id}").as_bytes());
+            assert!(matches!(told.try_recv(), Ok(Notification::Lost(Loss::Evicted))));
+            inbox.receive(format!("again {id}").as_bytes());
+            assert!(matches!(told.try_recv(), Ok(Notification::ClaimAgain)));
+            inbox.receive(b"\xff");
+            assert!(told.try_recv().is_err());
+        }
+    }
+
+    #[test]
+    fn a_place_is_of_this_client_and_this_lock() {
+        let (inbox, other, id) = (Inbox::new(false), Inbox::new(false), ClaimId::fresh());
+        let place = inbox.place(id, "a key");
+        assert_eq!(inbox.id_at(&place, "a key"), Some(id));
+        assert_eq!((inbox.id_at(&place, "a"), other.id_at(&place, "a key")), (None, None));
+        assert_eq!(inbox.id_at(&Place::new("junk"), "a key"), None);
     }
 }

@@ -89,6 +89,7 @@ mod tests {
     fn ordinary_names_are_their_own_keys() {
         assert_eq!(Names::new("", &["l"]).unwrap().lock(&"orders/42 \u{1F512}".into()), "orders/42 \u{1F512}");
         assert_eq!(names().keys(&"a".into()), ["app:a", "{app:a}:l", "{app:a}:o"]);
+        assert_eq!(names().channel(&"a".into()), "leasehold:name:app:a");
         assert!(Names::new("a{b", &["l"]).is_err());
     }
 

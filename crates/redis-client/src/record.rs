@@ -108,6 +108,13 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_is_text_of_any_kind() {
+        assert_eq!(record(&Value::BulkString(b"granted 17".to_vec())).unwrap(), "granted 17");
+        assert_eq!(record(&Value::BulkString(b"\xff".to_vec())).unwrap(), "\u{fffd}");
+        assert!(record(&Value::Nil).is_err() && record(&Value::Int(1)).is_err());
+    }
+
+    #[test]
     fn an_answer_says_who_is_ahead() {
         let ours = Ahead::of(Fields::of("ours 77 1500 3 8000 2 web 1")).unwrap();
         let held = Duration::from_millis(1500);

@@ -206,4 +206,14 @@ mod tests {
             assert!(retry_after(&ahead, TTL) >= Duration::from_millis(1).min(TTL));
         });
     }
+
+    #[test]
+    fn the_fast_path_says_the_token_alone() {
+        for (policy, turns) in [(WaitPolicy::Fair, 1), (WaitPolicy::Fast, 64)] {
+            let claim = Claim::new("x", Mode::Exclusive, policy, TTL, "");
+            assert_eq!(said(&claim, &Value::Int(17)).unwrap(), format!("granted 17 {turns}"));
+            assert_eq!(said(&claim, &Value::BulkString(b"busy x".to_vec())).unwrap(), "busy x");
+            assert!(said(&claim, &Value::Nil).is_err());
+        }
+    }
 }

@@ -249,8 +249,31 @@ mod tests {
     }
 
     #[test]
+    fn reads_the_nodes_of_a_cluster() {
+        let config = Config::from_url("redis+cluster://me:pw@a,b:7001?timeout=250").unwrap();
+        let seeds = config.seeds(config.cluster.as_ref().unwrap());
+        let each: Vec<String> = seeds.iter().map(|seed| seed.info.addr().to_string()).collect();
+        assert_eq!(each, ["a:6379", "b:7001"]);
+        for seed in &seeds {
+            assert!(seed.cluster && seed.info.redis_settings().username() == Some("me"), "{seed:?}");
+        }
+        assert!(Config::from_url("redis://a").unwrap().cluster.is_none());
+        assert_eq!(Config::cluster(Vec::new()).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+
+    #[test]
+    fn replicas_are_waited_for_if_there_is_a_number_of_them() {
+        let least = |least| Config::from_url("redis://a").unwrap().min_replicas(least, Duration::ZERO).min_replicas;
+        assert_eq!((least(0), least(1)), (None, Some((1, Duration::from_millis(1)))));
+        assert!(Config::from_url("redis://a?min_replicas=1&min_replicas_timeout=60000").is_ok());
+    }
+
+    #[test]
     fn refuses_the_rest_and_names_the_part_but_no_secret() {
         for (url, part) in [
+            ("redis+cluster://:s3ntinel@a,b/1", "database"),
+            ("redis+cluster://:s3ntinel@", "host"),
+            ("redis://:s3ntinel@h?min_replicas=60001", "min_replicas"),
             ("redis://:s3ntinel@", "host"),
             ("redis:///1", "host"),
             ("redis://:s3ntinel@h:99999", "port"),

@@ -33,6 +33,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_lease_is_never_shorter_than_was_asked_for() {
+        let ms = Duration::from_millis;
+        for (asked, granted) in [(ms(1), MIN_TTL), (ms(250), ms(250)), (ms(250) + Duration::from_nanos(1), ms(251))] {
+            let claim = Claim::new("a", Mode::Exclusive, leasehold_core::seam::WaitPolicy::Try, asked, "me");
+            assert_eq!(ttl(&claim), granted, "{asked:?}");
+        }
+    }
+
+    #[test]
     fn whatever_an_entry_says_it_is_read_or_refused() {
         fuzz_text(include_str!("../corpus/entries"), |text| {
             let Ok(entry) = read(Fields::of(text)) else { return };

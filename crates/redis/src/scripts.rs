@@ -135,3 +135,27 @@ pub(crate) fn on(nodes: &Nodes, script: &'static Script, lock: &str) -> Call {
 fn is_more(answer: &Value) -> bool {
     matches!(answer, Value::BulkString(word) if word == b"more")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_that_is_not_done_says_so() {
+        assert!(is_more(&Value::BulkString(b"more".to_vec())));
+        for other in [Value::Nil, Value::Int(1), Value::BulkString(b"granted 1 1".to_vec())] {
+            assert!(!is_more(&other), "{other:?}");
+        }
+    }
+
+    /// The parts of a verb come before what uses them, and the verb last.
+    #[test]
+    fn a_verb_is_its_parts_in_order() {
+        let parts = on_queue(["fast", "hand", "join"], &["verb"]);
+        let at = |part: &str| parts.iter().position(|other| *other == part);
+        assert!(at("fast") < at(CLOCK) && at(CLOCK) < at("hand") && at("hand") < at("join"), "{parts:?}");
+        assert_eq!((at(lua!("keys")), at("verb")), (Some(0), Some(parts.len() - 1)));
+        assert_eq!(function("f", &["return ", "1\n"]), "local function f(KEYS, ARGV)\nreturn 1\nend\n");
+        assert_eq!(claim().last(), Some(&lua!("claim")));
+    }
+}

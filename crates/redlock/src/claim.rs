@@ -237,4 +237,64 @@ mod tests {
             }
         });
     }
+
+    fn refusal(token: u64, left: i64) -> Result<Result<u64, Ahead>> {
+        Ahead::of(Fields::of(&format!("ours {token} 0 0 {left} 0 web {token}"))).map(Err)
+    }
+
+    #[test]
+    fn the_holder_is_whom_most_nodes_name() {
+        let mut tally = Tally::default();
+        assert_eq!(tally.who(), Contention::unknown());
+        for (nth, token) in [7, 8, 8].into_iter().enumerate() {
+            tally.enter(nth, refusal(token, 1000));
+        }
+        tally.enter(3, Ok(Ok(9)));
+        tally.enter(4, Err(Error::new(ErrorKind::Unavailable, "x")));
+        let who = tally.who();
+        assert_eq!((who.token, tally.votes(&who)), (Some(FencingToken::new(8)), 2));
+        assert_eq!((&*tally.granted, tally.refused.len(), tally.failed.len()), (&[(3, 9)][..], 3, 1));
+    }
+
+    /// A waiter asks again when enough of the leases before it have run out, and otherwise from time to time, the more seldom
+    /// the more there are. After a collision it asks again soon.
+    #[test]
+    fn a_waiter_asks_again_when_a_majority_can_be_free() {
+        let ttl = Duration::from_secs(60);
+        let millis = |ms| Duration::from_millis(ms);
+        let again = |left: &[i64], nodes, took, waiters| {
+            let mut tally = Tally::default();
+            left.iter().enumerate().for_each(|(nth, left)| tally.enter(nth, refusal(7, *left)));
+            let who = tally.who().waiters(waiters);
+            tally.retry_after(nodes, &who, ttl, millis(took))
+        };
+        for _ in 0..100 {
+            // Of three nodes, two must be free: the second lease to run out decides.
+            let soon = again(&[10, 20, 5000], 3, 3, 0);
+            assert!(soon >= millis(20) && soon <= millis(24), "{soon:?}");
+            // One of the three has not refused: the first lease to run out is enough.
+            let soon = again(&[10, 5000], 3, 3, 0);
+            assert!(soon >= millis(10) && soon <= millis(14), "{soon:?}");
+            let poll = again(&[5000, 5000, 5000], 3, 3, 0);
+            assert!(poll >= POLL.0 / 2 && poll <= POLL.0, "{poll:?}");
+            let crowd = again(&[60_000, 60_000, 60_000], 3, 3, 100);
+            assert!(crowd >= POLL.1 * 50 && crowd <= POLL.1 * 100, "{crowd:?}");
+            assert!(again(&[60_000; 3], 3, 3, 10_000) <= ttl / 3);
+            let collided = again(&[5000], 3, 10, 0);
+            assert!(collided >= millis(20) && collided <= millis(40), "{collided:?}");
+            assert!(again(&[5000], 3, 0, 0) >= millis(2) && again(&[5000], 3, 1000, 0) <= COLLIDED);
+        }
+    }
+
+    #[test]
+    fn what_no_majority_can_do_is_refused() {
+        let claim = |policy, mode| Claim::new("a", mode, policy, Duration::from_secs(1), "me");
+        for mode in [Mode::Exclusive, Mode::Shared] {
+            assert_eq!(unsupported(&claim(WaitPolicy::Fast, mode)), None);
+            assert_eq!(unsupported(&claim(WaitPolicy::Try, mode)), None);
+            assert!(unsupported(&claim(WaitPolicy::Fair, mode)).is_some_and(|why| why.contains("no order")));
+        }
+        let permits = claim(WaitPolicy::Fast, Mode::Permits { n: 1, of: 2 });
+        assert!(unsupported(&permits).is_some_and(|why| why.contains("no semaphores")));
+    }
 }

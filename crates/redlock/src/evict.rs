@@ -82,3 +82,38 @@ impl Shared {
         Ok((said.iter().filter(|said| *said == "ended").count(), self.nodes.len() - answers.len()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(text: &str) -> Seen {
+        Seen::of(text).unwrap().unwrap()
+    }
+
+    #[test]
+    fn only_a_hold_of_ours_is_seen() {
+        let hold = seen("held abc 17 1000 4 5 9000 web 1");
+        assert_eq!((&*hold.hash, hold.token, hold.turns, hold.attempt, hold.ttl), ("abc", 17, 4, 5, 9000));
+        assert!(Seen::of("waits abc 17").unwrap().is_none() && Seen::of("").unwrap().is_none());
+        for junk in ["held", "held abc", "held abc 17 x 4 5 9000", "held abc 17 1000 4 5"] {
+            assert_eq!(Seen::of(junk).err().map(|e| e.kind()), Some(leasehold_core::ErrorKind::Internal), "{junk}");
+        }
+    }
+
+    #[test]
+    fn a_hold_is_known_by_each_of_its_turns() {
+        let hold = seen("held abc 17 1000 4 5 9000 web 1");
+        let known: Vec<u64> = (0..30).filter(|token| hold.is_known_by(FencingToken::new(*token))).collect();
+        assert_eq!(known, [17, 18, 19, 20]);
+    }
+
+    #[test]
+    fn nodes_have_the_same_hold_if_its_id_and_token_are_the_same() {
+        let hold = seen("held abc 17 1000 4 5 9000 web 1");
+        assert!(hold.is(&seen("held abc 17 2000 4 6 9000 web 2")));
+        assert!(
+            !hold.is(&seen("held abc 18 1000 4 5 9000 web 1")) && !hold.is(&seen("held abd 17 1000 4 5 9000 web 1"))
+        );
+    }
+}

@@ -80,3 +80,26 @@ pub(crate) fn records(answer: &Value) -> Result<Vec<String>> {
 fn most<T: PartialEq>(said: &[Participant], of: fn(&Participant) -> Option<T>) -> Option<T> {
     said.iter().map(of).max_by_key(|one| said.iter().filter(|other| of(other) == *one).count()).flatten()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_most_nodes_say_is_shown() {
+        let label = |of: &Participant| of.label.clone();
+        let said = ["a", "b", "b"].map(Participant::new);
+        assert_eq!(most(&said, label).as_deref(), Some("b"));
+        assert_eq!(most(&[], label), None);
+    }
+
+    #[test]
+    fn an_answer_is_a_list_of_records() {
+        let text = |text: &str| Value::BulkString(text.into());
+        let both = Value::Array(vec![text("held a"), text("waits b")]);
+        assert_eq!(records(&both).unwrap(), ["held a", "waits b"]);
+        for junk in [Value::Nil, text("held a"), Value::Array(vec![Value::Nil])] {
+            assert!(records(&junk).is_err(), "{junk:?}");
+        }
+    }
+}
