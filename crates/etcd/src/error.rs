@@ -151,6 +151,8 @@ impl From<Failure> for Error {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt;
+
     use super::*;
 
     fn kind(code: Code, message: &str) -> ErrorKind {
@@ -171,5 +173,90 @@ mod tests {
         assert_eq!(kind(Code::InvalidArgument, "etcdserver: user name is empty"), Denied);
         assert_eq!(kind(Code::PermissionDenied, "etcdserver: permission denied"), Denied);
         assert_eq!(kind(Code::InvalidArgument, "etcdserver: key is not provided"), Internal);
+        assert_eq!(kind(Code::FailedPrecondition, "etcdserver: authentication is not enabled"), Denied);
+        assert_eq!(kind(Code::Unauthenticated, "etcdserver: invalid auth token"), Denied);
+        assert_eq!(kind(Code::Internal, "user name"), Ambiguous);
+        assert_eq!(kind(Code::Unimplemented, "unknown method"), Internal);
+        assert_eq!(kind(Code::FailedPrecondition, "etcdserver: corrupt cluster"), Internal);
+        assert_eq!(kind(Code::OutOfRange, "etcdserver: mvcc: required revision is a future revision"), Internal);
+        assert_eq!(kind(Code::NotFound, "etcdserver: member not found"), Ambiguous);
+    }
+
+    fn status(code: Code, message: &str) -> Failure {
+        ClientError::GRpcStatus(Status::new(code, message)).into()
+    }
+
+    /// Of a connection: with a cause.
+    fn caused(message: &str, cause: impl std::error::Error + Send + Sync + 'static) -> Failure {
+        let mut status = Status::new(Code::Unavailable, message);
+        status.set_source(std::sync::Arc::new(cause));
+        ClientError::GRpcStatus(status).into()
+    }
+
+    #[test]
+    fn a_lease_that_is_not_there_is_lost_and_is_claimed_again() {
+        let gone = || ClientError::LeaseKeepAliveError(LEASE_NOT_FOUND.to_owned());
+        assert!(is_lease_not_found(&gone()));
+        assert!(!is_lease_not_found(&ClientError::LeaseKeepAliveError("closed".to_owned())));
+        assert!(!is_lease_not_found(&ClientError::WatchError(LEASE_NOT_FOUND.to_owned())));
+        for failure in [Failure::from(gone()), status(Code::NotFound, "etcdserver: requested lease not found")] {
+            assert_eq!((failure.kind, Error::from(failure).kind()), (Lost, Unavailable));
+        }
+        assert_eq!(Failure::from(ClientError::InvalidArgs("x".to_owned())).kind, Invalid);
+        assert_eq!(Failure::from(ClientError::WatchError("x".to_owned())).kind, Ambiguous);
+    }
+
+    #[test]
+    fn a_failure_says_what_may_help() {
+        let full = status(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
+        let stale = status(Code::Unauthenticated, "etcdserver: invalid auth token");
+        let old = status(Code::InvalidArgument, "etcdserver: revision of auth store is old");
+        let undriven = status(Code::Unknown, "Service was not ready: transport error");
+        let denied = status(Code::PermissionDenied, "etcdserver: permission denied");
+        let facts = |f: &Failure| [f.is_of_this_endpoint(), f.is_full(), f.is_stale_token(), f.is_not_sent()];
+        assert_eq!(facts(&full), [true, true, false, false]);
+        assert_eq!(facts(&stale), [false, false, true, false]);
+        assert_eq!(facts(&old), [true, false, true, false]);
+        assert_eq!(facts(&undriven), [true, false, false, true]);
+        assert_eq!(facts(&denied), [false; 4]);
+        assert!(status(Code::Unknown, "h2 protocol error").is_of_this_endpoint());
+    }
+
+    #[test]
+    fn a_read_that_was_not_answered_changed_nothing() {
+        assert_eq!(status(Code::Unknown, "h2 protocol error").of_a_read().kind, Unavailable);
+        assert_eq!(status(Code::PermissionDenied, "no").of_a_read().kind, Denied);
+        assert_eq!(Failure::new(Lost, "x").instead_of(Lost, Internal).kind, Internal);
+    }
+
+    #[test]
+    fn an_error_names_the_endpoint_and_says_what_is_known() {
+        let told = |kind, endpoint: &str| Error::from(Failure::new(kind, "why").at(endpoint)).to_string();
+        assert_eq!(told(Unavailable, "db:2379"), "etcd cannot be reached or cannot serve (db:2379: why)");
+        assert_eq!(told(Ambiguous, ""), "etcd did not answer; the request may have been executed (why)");
+        assert_eq!(told(Denied, ""), "etcd refused the user, the password or the rights (why)");
+        assert_eq!(told(Internal, ""), "etcd refused the request (why)");
+        assert_eq!(told(Lost, ""), "the session's lease ended; claim again (why)");
+    }
+
+    /// A server that speaks TLS ends a connection in plain text without a word.
+    #[test]
+    fn a_connection_in_plain_text_that_ends_may_want_tls() {
+        let unmade = || ConnectError("reset".into());
+        let hint = |failure: Failure| Error::from(failure.of_plain_connect()).to_string().contains("etcds://");
+        let ended = caused("transport error", unmade());
+        assert_eq!(ended.kind, Unavailable, "nothing was sent");
+        assert!(hint(ended));
+        assert!(!hint(caused("tcp connect error", unmade())), "it was refused");
+        assert!(!hint(caused("transport error", fmt::Error)), "it may have been sent");
+        assert!(!hint(status(Code::Unavailable, "etcdserver: no leader")), "the server said so");
+        assert!(!hint(Failure::new(Unavailable, "x")), "no connection was tried");
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn what_a_connection_says_is_told_from_what_the_server_says() {
+        assert!(caused("transport error", fmt::Error).is_broken());
+        assert!(!status(Code::Unavailable, "etcdserver: no leader").is_broken());
     }
 }

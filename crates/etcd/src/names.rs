@@ -137,4 +137,22 @@ mod tests {
             }
         });
     }
+
+    /// What is kept beside the locks has keys that are no lock's, and says to which lock it belongs.
+    #[test]
+    fn what_lies_beside_the_locks_is_of_no_name() {
+        for root in ["", "prod/"] {
+            let keys = Keys { root: root.into() };
+            let place = place(&keys.prefix(&"a/b".into()), 0x1234, 7);
+            let beside = [keys.base(), keys.evictions(), keys.eviction(9, &place), keys.turn(&place)];
+            for (i, key) in beside.iter().enumerate() {
+                assert!(key.starts_with(root) && key.len() > root.len() + 1, "{key}");
+                assert_eq!(keys.name_of_turn(key), (i == 3).then(|| "a/b".into()), "{key}");
+                assert!(beside.iter().filter(|other| *other == key).count() == 1, "{beside:?}");
+            }
+            assert!(beside[2].starts_with(&beside[1]) && beside[2].ends_with(&place));
+            assert_ne!(keys.eviction(9, &place), keys.eviction(10, &place));
+            assert_ne!(keys.turn(&place), keys.turn(&super::place(&keys.prefix(&"a".into()), 0x1234, 7)));
+        }
+    }
 }

@@ -191,4 +191,34 @@ mod tests {
         mirror.take_in(deleted(6, 1));
         assert!(mirror.head_changed(1) && !mirror.head_changed(1));
     }
+
+    /// A mirror may be a little behind what was read. If its first key is gone for as long as that, events are missing.
+    #[test]
+    fn events_are_missing_if_the_first_key_stays_gone() {
+        let (start, ms) = (Moment::from_nanos(5_000_000_000), Duration::from_millis);
+        let mut mirror = Mirror::of_new_keys();
+        assert!(!mirror.misses_events(9, start), "it has no key");
+        mirror.take_in(put(3, 3, 1));
+        mirror.take_in(put(4, 4, 2));
+        assert!(!mirror.misses_events(3, start) && !mirror.misses_events(3, start + LATEST), "its first key is there");
+        assert!(!mirror.misses_events(4, start) && !mirror.misses_events(4, start + (LATEST - ms(1))));
+        assert!(mirror.misses_events(4, start + LATEST));
+        mirror.take_in(deleted(6, 1));
+        assert!(!mirror.misses_events(9, start + LATEST), "another one is first now");
+        assert!(mirror.misses_events(9, start + LATEST * 2));
+    }
+
+    #[test]
+    fn who_was_removed_is_told_once() {
+        let mut mirror = Mirror::of_new_keys();
+        mirror.take_removed();
+        mirror.take_in(put(3, 3, 1));
+        mirror.take_in(put(4, 4, 2));
+        assert_eq!(mirror.take_removed(), Some(vec![]));
+        mirror.take_in(deleted(6, 1));
+        mirror.take_in(deleted(7, 2));
+        assert_eq!((mirror.take_removed(), mirror.take_removed()), (Some(vec![3, 4]), Some(vec![])));
+        mirror.read(10, [(vec![1], 7, 7, 7)].into_iter());
+        assert_eq!(mirror.take_removed(), None, "any may have been removed before it was read anew");
+    }
 }
