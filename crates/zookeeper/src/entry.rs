@@ -173,6 +173,7 @@ mod tests {
         for end in [i32::MAX, i32::MIN, -1] {
             assert!(by_number(&nodes(&[end]))[0].is_past_counting(), "{end}");
         }
+        assert!(!by_number(&nodes(&[0]))[0].is_past_counting(), "the first of all");
     }
 
     #[test]
@@ -214,5 +215,46 @@ mod tests {
                 assert_eq!(is_shared(&written), mode == Mode::Shared);
             }
         });
+    }
+
+    #[test]
+    fn a_node_says_who_it_is_and_a_downgrade_is_in_its_data() {
+        let stat = Stat {
+            czxid: 0,
+            mzxid: 0,
+            pzxid: 0,
+            ctime: 5,
+            mtime: 0,
+            version: 0,
+            cversion: 0,
+            aversion: 0,
+            ephemeral_owner: 0,
+            data_length: 0,
+            num_children: 0,
+        };
+        let since = SystemTime::UNIX_EPOCH + Duration::from_millis(5);
+        for (mode, data, label) in [
+            (Mode::Exclusive, encode(Mode::Exclusive, "web-1"), Some("web-1")),
+            (Mode::Shared, encode(Mode::Shared, "web-1"), Some("web-1")),
+            (Mode::Exclusive, b"127.0.0.1".to_vec(), None),
+        ] {
+            let mut child = Child::parse(CURATOR).unwrap();
+            let shown = child.read(&data, &stat, 7);
+            assert_eq!((child.mode, shown.label.as_deref(), shown.foreign), (mode, label, label.is_none()));
+            assert_eq!((shown.since, shown.token), (Some(since), Some(token_of_place(7))));
+        }
+    }
+
+    #[test]
+    fn the_modes_are_in_the_order_of_the_queue() {
+        let nodes = ["x-shared-lock-0000000007", "x-2of3-lock-0000000008", "x-lock-0000000006"].map(String::from);
+        assert_eq!(modes(&by_number(&nodes)), [Mode::Exclusive, Mode::Shared, Mode::Permits { n: 2, of: 3 }]);
+    }
+
+    #[test]
+    fn a_queue_is_too_long_before_a_packet_is() {
+        let of = |bytes| Queue { children: Vec::new(), bytes }.is_too_long();
+        assert_eq!([0, 1_000_000, 1_000_001].map(of), [false, false, true]);
+        assert!(!Queue::of_first(CURATOR).is_too_long());
     }
 }

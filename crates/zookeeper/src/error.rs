@@ -48,3 +48,47 @@ fn of(servers: &str, e: ZkError, unanswered: ErrorKind) -> Error {
     };
     Error::new(kind, format!("{servers}: {what}")).with_source(e)
 }
+
+#[cfg(test)]
+mod tests {
+    use ErrorKind::{Ambiguous, Denied, Internal, Invalid, Unavailable, Unsupported};
+
+    use super::*;
+
+    /// A read and a write differ only where nothing is known: `None` stands for that.
+    #[test]
+    fn only_a_write_without_an_answer_is_in_doubt() {
+        let config = Config::from_url("zookeeper://zk-1,zk-2").unwrap();
+        for (e, kind) in [
+            (ZkError::NoAuth, Some(Denied)),
+            (ZkError::InvalidAcl, Some(Denied)),
+            (ZkError::AuthFailed, Some(Denied)),
+            (ZkError::SessionExpired, Some(Unavailable)),
+            (ZkError::SessionMoved, Some(Unavailable)),
+            (ZkError::ClientClosed, Some(Unavailable)),
+            (ZkError::NoHosts, Some(Unavailable)),
+            (ZkError::Timeout, Some(Unavailable)),
+            (ZkError::NotReadOnly, Some(Unavailable)),
+            (ZkError::Throttled, Some(Unavailable)),
+            (ZkError::QuotaExceeded, Some(Unavailable)),
+            (ZkError::ConnectionLoss, None),
+            (ZkError::UnexpectedError("x".to_owned()), None),
+            (ZkError::NoNode, None),
+            (ZkError::NoChildrenForEphemerals, Some(Internal)),
+            (ZkError::Unimplemented, Some(Unsupported)),
+            (ZkError::BadArguments(&"x"), Some(Invalid)),
+            (ZkError::NodeExists, Some(Internal)),
+        ] {
+            let (read, written) = (config.reading(e.clone()), config.writing(e.clone()));
+            assert_eq!(read.kind(), kind.unwrap_or(Unavailable), "{e:?}");
+            assert_eq!(written.kind(), kind.unwrap_or(Ambiguous), "{e:?}");
+            assert!(read.to_string().contains("zk-1") && format!("{read:?}").contains(&e.to_string()), "{read:?}");
+        }
+    }
+
+    #[test]
+    fn a_lock_that_cannot_have_entries_is_to_be_removed() {
+        let error = Config::from_url("zookeeper://zk-1").unwrap().writing(ZkError::NoChildrenForEphemerals);
+        assert!(error.to_string().contains("remove it"), "{error}");
+    }
+}

@@ -118,4 +118,11 @@ mod tests {
             assert_eq!(mode(other), Mode::Exclusive, "{other}");
         }
     }
+
+    #[test]
+    fn no_lock_is_called_as_our_own_nodes_are() {
+        let own = [sessions("/r"), base("/r"), notification("/r", 0x1f)];
+        assert_eq!(own, ["/r/.leasehold", "/r/.leasehold/base", "/r/.leasehold/000000000000001f-notify"]);
+        assert_ne!(node("/r", &Name::new(".leasehold")), own[0]);
+    }
 }

@@ -255,3 +255,26 @@ fn nodes_that_no_claim_has_are_abandoned_and_no_others() {
     ids.into_iter().for_each(|id| drop(claims.removed(id, &stray, false)));
     assert_eq!((claims.bytes, claims.abandoned.len(), claims.tracked.len()), (bytes, 1, 2));
 }
+
+#[test]
+fn a_hold_is_found_by_its_place_and_its_number() {
+    let mut claims = Claims::default();
+    let ((id, entry), (_, other)) = (created(&mut claims, 1), created(&mut claims, 2));
+    let number = NonZeroI64::new(9);
+    claims.tracked.get_mut(&id).unwrap().held = number;
+    let at = |entry: &Node, number| claims.holds(&Place::new(path(entry)), number);
+    assert!(at(&entry, 9));
+    assert!(!at(&entry, 8) && !at(&other, 9) && !at(&other, 0));
+}
+
+/// An answer that comes late takes nothing back.
+#[test]
+fn what_was_verified_last_counts() {
+    let mut claims = Claims::default();
+    let (id, _) = created(&mut claims, 1);
+    let tracked = claims.tracked.get_mut(&id).unwrap();
+    for (asked, verified) in [(at(50), at(50)), (at(40), at(50)), (at(60), at(60))] {
+        tracked.verified(asked);
+        assert_eq!(tracked.verified, verified);
+    }
+}
