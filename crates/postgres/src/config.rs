@@ -281,4 +281,19 @@ mod tests {
             }
         });
     }
+
+    #[tokio::test]
+    async fn each_setting_is_kept_within_its_bounds() {
+        let ms = Duration::from_millis;
+        let config = || Config::from_url("postgres://me:pw@h/db?bells=direct").unwrap();
+        assert_eq!(config().schema("locks").schema, "locks");
+        assert_eq!([0, 1, 7, 65].map(|most| config().connections(most).connections), [1, 1, 7, 64]);
+        assert_eq!([0, 250, 99_999].map(|of| config().timeout(ms(of)).timeout), [ms(10), ms(250), ms(60_000)]);
+        assert_eq!(config().schema("x;y").check().unwrap_err().kind(), ErrorKind::Invalid);
+        let asked = config().credentials(|| async { Ok(("you".to_owned(), "new".to_owned())) });
+        let Bells::At(bell) = &asked.bells else { panic!("{asked:?}") };
+        for server in [&asked.server, &**bell] {
+            assert_eq!(server.user().await.unwrap(), ("you".into(), Some("new".into())));
+        }
+    }
 }

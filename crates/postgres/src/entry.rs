@@ -171,3 +171,80 @@ pub(crate) fn participant(row: &Row) -> Result<Participant> {
 pub(crate) fn ids(claims: impl Iterator<Item = ClaimId>) -> Vec<String> {
     claims.map(|id| id.to_string()).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(ttl: Duration) -> Claim {
+        Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, ttl, "me")
+    }
+
+    #[test]
+    fn a_lease_is_never_shorter_than_was_asked_for() {
+        for (ttl_of, millis) in [(0, 100), (100_000, 100), (100_001, 101), (1_500_000, 1500), (1_500_999, 1501)] {
+            assert_eq!(ttl(&asked(Duration::from_micros(ttl_of))), millis, "{ttl_of} us");
+        }
+        assert_eq!(ttl(&asked(MIN_TTL + Duration::from_nanos(1))), 101);
+        assert_eq!(millis(Duration::MAX), millis(Duration::MAX - Duration::from_secs(1)), "it has an end");
+        assert_eq!(millis(Duration::from_millis(7)), 7);
+        let thousand_years = Duration::from_secs(1_000 * 365 * 86_400);
+        assert!(millis(thousand_years) as u128 == thousand_years.as_millis());
+        assert!((millis(Duration::MAX) as u128) < thousand_years.as_millis() * 2);
+    }
+
+    #[test]
+    fn a_name_that_no_index_takes_is_refused() {
+        assert!(check(&Name::new("x".repeat(2_600))).is_ok());
+        assert_eq!(check(&Name::new("x".repeat(2_601))).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+
+    #[test]
+    fn modes_differ_and_say_how_many_permits() {
+        let modes = [Mode::Exclusive, Mode::Shared, Mode::Permits { n: 2, of: 5 }].map(mode);
+        assert_eq!(modes, [(0, 1, 1), (1, 1, u32::MAX.into()), (2, 2, 5)]);
+    }
+
+    #[test]
+    fn a_floor_beyond_the_limit_is_refused_and_none_is_none() {
+        let with = |number| {
+            let mut claim = asked(MIN_TTL);
+            claim.floor = Some(FencingToken::new(number));
+            floor(&claim).map_err(|e| e.kind())
+        };
+        assert_eq!(floor(&asked(MIN_TTL)).unwrap(), None);
+        assert_eq!((with(0), with(1), with(1 << 62)), (Ok(None), Ok(Some(1)), Ok(Some(1 << 62))));
+        assert_eq!(with((1 << 62) + 1), Err(ErrorKind::Invalid));
+    }
+
+    #[test]
+    fn a_grant_is_read_from_five_numbers() {
+        let granted = Granted::parse("7 8 9 1000000 250").unwrap();
+        assert_eq!((granted.seq, granted.token, granted.turns, granted.sent, granted.ttl), (7, 8, 9, 1_000_000, 250));
+        let grant = granted.grant("me");
+        assert_eq!((grant.place, grant.token, grant.turns), (place("me", 7), FencingToken::new(8), 9));
+        assert_eq!(grant.validity.ttl(), Duration::from_millis(250));
+        let heard = Moment::from_nanos(9_000_000_000);
+        let good = Validity::since(Moment::from_nanos(1_000_000), Duration::from_millis(250));
+        assert_eq!(grant.validity.until(heard), good.until(heard), "it counts from the send");
+        for junk in ["", "7 8 9 1", "7 8 9 1 2 3", "7 8 x 1 2", "7 8 9999999999 1 2", "7  8 9 1 2"] {
+            assert!(Granted::parse(junk).is_none(), "{junk:?}");
+        }
+    }
+
+    #[test]
+    fn a_place_is_of_the_client_that_made_it() {
+        assert!(is_own(&place("me", 7), "me"));
+        assert!(!is_own(&place("me2", 7), "me") && !is_own(&place("you", 7), "me") && !is_own(&Place::new("me"), "me"));
+        assert_ne!(place("me", 7), place("me", 8));
+    }
+
+    #[test]
+    fn instants_and_numbers_go_to_the_server_as_they_are_or_stop_at_its_greatest() {
+        assert_eq!((stamp(Moment::from_nanos(5)), stamp(Moment::from_nanos(u64::MAX))), (5, i64::MAX));
+        let fast = Claim::new("a", Mode::Exclusive, WaitPolicy::Fast, MIN_TTL, "me");
+        assert_eq!((turns(&asked(MIN_TTL)), turns(&fast)), (1, 64));
+        let [one, two] = [ClaimId::fresh(), ClaimId::fresh()];
+        assert_eq!(ids([one, two].into_iter()), [one.to_string(), two.to_string()]);
+    }
+}

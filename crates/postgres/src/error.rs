@@ -177,4 +177,30 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_read_that_was_not_answered_changed_nothing() {
+        assert_eq!(Failure::new(Ambiguous, "x").of_a_read().kind, Unavailable);
+        assert_eq!(Failure::new(Denied, "x").of_a_read().kind, Denied);
+        assert_eq!(Failure::new(Denied, "x").instead_of(Denied, Internal).kind, Internal);
+    }
+
+    #[test]
+    fn an_error_says_what_is_known_and_why() {
+        for (kind, words) in [
+            (Unavailable, "PostgreSQL cannot be reached or cannot serve (why)"),
+            (Ambiguous, "PostgreSQL did not answer; the request may have been executed (why)"),
+            (Denied, "PostgreSQL refused the user, the password or the rights (why)"),
+            (Unsupported, "this PostgreSQL cannot be used for locks (why)"),
+            (Internal, "PostgreSQL refused the request (why)"),
+        ] {
+            let error = Error::from(Failure::new(kind, "why"));
+            assert_eq!((error.kind(), error.to_string()), (kind, words.to_owned()));
+        }
+        let whole = Failure::of(&Error::new(Denied, "the whole story"));
+        assert!(whole.broken);
+        assert_eq!(Error::from(whole).to_string(), "the whole story");
+        let junk = junk("an entry");
+        assert!(junk.kind() == Internal && junk.to_string().contains("an entry"));
+    }
 }

@@ -249,3 +249,18 @@ async fn sweeping(sweep: impl Fn() -> Request, verbs: Arc<Pool>, released: Arc<N
 const UNHEARD: &str = "\
 Notifications do not arrive: a pooler in transaction mode lets none through. Waiters poll. Give the address of the server itself, \
 bells=host:port, or say bells=off.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A verb that waits for a row has answered before its client gives it up.
+    #[test]
+    fn a_verb_waits_for_less_than_its_client_does() {
+        for timeout in [10, 100, 1000, 60_000].map(Duration::from_millis) {
+            let waits = patience(&Config::default().timeout(timeout));
+            assert!(waits > 0 && Duration::from_millis(waits as u64) < timeout, "{waits} of {timeout:?}");
+        }
+        assert_eq!(patience(&Config::default().timeout(Duration::from_millis(100))), 80);
+    }
+}

@@ -123,6 +123,7 @@ pub(crate) fn pass(notifier: &Notifier, client: &str, said: &str) {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_core::seam::Notification;
     use leasehold_fuzz::fuzz_text;
 
     use super::*;
@@ -142,5 +143,24 @@ mod tests {
         for bad in ["", "7 100 64 5", "7 100 64 5 1000 1", "a b c d e", "1 2 99999999999 4 5"] {
             assert!(Granted::parse(bad).is_none(), "{bad}");
         }
+    }
+
+    #[test]
+    fn each_word_reaches_the_claim_that_it_names() {
+        let (notifier, id) = (Notifier::new(), ClaimId::fresh());
+        let (heard, told) = std::sync::mpsc::channel();
+        let _listens = notifier.subscribe(id, move |what| heard.send(what).unwrap());
+        for other in
+            [format!("again {}", ClaimId::fresh()), "again".into(), format!("rung {id}"), format!("granted {id} x")]
+        {
+            pass(&notifier, "lh_1", &other);
+            assert!(told.try_recv().is_err(), "{other}");
+        }
+        pass(&notifier, "lh_1", &format!("again {id}"));
+        assert!(matches!(told.try_recv(), Ok(Notification::ClaimAgain)));
+        pass(&notifier, "lh_1", &format!("evicted {id}"));
+        assert!(matches!(told.try_recv(), Ok(Notification::Lost(Loss::Evicted))));
+        pass(&notifier, "lh_1", &format!("granted {id} 7 100 64 5000000000 1000"));
+        assert!(matches!(told.try_recv(), Ok(Notification::Granted(grant)) if grant.token.get() == 100));
     }
 }
