@@ -155,4 +155,32 @@ mod tests {
             assert!(!shown.contains(&entry.claim.to_string()), "{shown}");
         });
     }
+
+    #[test]
+    fn a_holder_has_a_token_and_a_grant_and_a_waiter_has_none() {
+        let second = 1_000_000_000;
+        let mut entry = Entry {
+            seq: 7,
+            mode: Mode::Shared,
+            turns: 9,
+            token: Some(8),
+            label: "web-1".to_owned(),
+            since: 5,
+            claim: ClaimId::fresh(),
+            ttl: second,
+            until: 3 * second,
+            client: Address { fifo: 1, dev: 1, ino: 1 },
+            floor: 0,
+        };
+        let since = SystemTime::UNIX_EPOCH + Duration::from_millis(5);
+        let shown = leasehold_core::Participant::new("web-1").since(since).mode(Mode::Shared);
+        assert_eq!(entry.shown(), shown.clone().token(FencingToken::new(8)));
+        let grant = entry.grant().unwrap();
+        assert_eq!((grant.place, grant.token.get(), grant.turns), (place(7), 8, 9));
+        let (began, late) = (Moment::from_nanos(2 * second as u64), Moment::from_nanos(9 * second as u64));
+        let good = Validity::since(began, Duration::from_secs(1));
+        assert_eq!(grant.validity.until(late), good.until(late), "it counts from the update that began it");
+        entry.token = None;
+        assert!(entry.grant().is_none() && entry.shown() == shown);
+    }
 }

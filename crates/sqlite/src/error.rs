@@ -140,12 +140,17 @@ mod tests {
     fn causes_have_their_kinds() {
         let failure = |code| rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None);
         for (code, kind) in [
+            (3, ErrorKind::Denied),
             (5, ErrorKind::Unavailable),
+            (7, ErrorKind::Unavailable),
             (8, ErrorKind::Denied),
             (10, ErrorKind::Unavailable),
             (11, ErrorKind::Internal),
             (13, ErrorKind::Unavailable),
             (14, ErrorKind::Denied),
+            (15, ErrorKind::Unavailable),
+            (23, ErrorKind::Denied),
+            (25, ErrorKind::Internal),
             (26, ErrorKind::Internal),
         ] {
             let error = of(&failure(code), Path::new("/x.db"));
@@ -153,6 +158,9 @@ mod tests {
             assert!(error.to_string().contains("/x.db"), "{error}");
         }
         assert_eq!(of_commit(&failure(10), Path::new("/x.db")).kind(), ErrorKind::Ambiguous);
+        assert_eq!(of_commit(&failure(13), Path::new("/x.db")).kind(), ErrorKind::Unavailable);
+        let misfits: Vec<i32> = (1..27).filter(|code| is_misfit(&failure(*code))).collect();
+        assert_eq!(misfits, [10, 11, 26]);
         assert_eq!(of(&rusqlite::Error::QueryReturnedNoRows, Path::new("/x.db")).kind(), ErrorKind::Internal);
     }
 
@@ -163,5 +171,32 @@ mod tests {
                 assert!(lock.contains(&pid.to_string()) && lock.contains("WRITE"));
             }
         });
+    }
+
+    #[test]
+    fn what_the_system_refuses_has_its_kind() {
+        use io::ErrorKind::{
+            InvalidFilename, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem, StorageFull,
+        };
+
+        for (e, kind) in [
+            (PermissionDenied, ErrorKind::Denied),
+            (ReadOnlyFilesystem, ErrorKind::Denied),
+            (NotFound, ErrorKind::Invalid),
+            (NotADirectory, ErrorKind::Invalid),
+            (InvalidFilename, ErrorKind::Invalid),
+            (StorageFull, ErrorKind::Unavailable),
+        ] {
+            let error = of_io(&e.into(), Path::new("/x.db"), "cannot be made");
+            assert_eq!(error.kind(), kind, "{e:?}");
+            assert!(error.to_string().starts_with("/x.db cannot be made"), "{error}");
+        }
+        assert_eq!(too_many_open("x").kind(), ErrorKind::Unavailable);
+        assert!(!no_descriptor_is_left());
+    }
+
+    #[test]
+    fn a_process_that_runs_is_not_stopped() {
+        assert!(!is_stopped(std::process::id()));
     }
 }

@@ -8,3 +8,13 @@ pub(crate) fn beside(real: &Path, ending: &str) -> PathBuf {
     path.push(ending);
     path.into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_beside_another_begins_with_its_name() {
+        assert_eq!(beside(Path::new("/var/a.db"), "-shm"), Path::new("/var/a.db-shm"));
+    }
+}

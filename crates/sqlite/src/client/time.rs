@@ -53,3 +53,42 @@ pub(crate) fn wait(tries: i32) -> bool {
     }
     goes_on
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_waits_for_a_sixth_of_its_lease_within_bounds() {
+        let ms = Duration::from_millis;
+        for (lease, wait) in [
+            (None, LONGEST_WAIT),
+            (Some(ms(6000)), ms(1000)),
+            (Some(ms(60)), ms(50)),
+            (Some(ms(600_000)), LONGEST_WAIT),
+        ] {
+            let before = Moment::now();
+            let until = limit(lease);
+            assert!(until >= before + wait && until <= Moment::now() + wait, "{lease:?}");
+        }
+    }
+
+    #[test]
+    fn a_statement_waits_until_its_deadline() {
+        wait_until(Moment::now() + Duration::from_secs(60));
+        assert!(wait(0) && wait(100));
+        wait_until_now();
+        assert!(!wait(0));
+        wait_until(Moment::now());
+        assert!(!wait(0));
+    }
+
+    #[test]
+    fn times_are_those_of_the_machine() {
+        let before = Moment::now().as_nanos() as i64;
+        let at = now();
+        assert!(before <= at && at <= Moment::now().as_nanos() as i64);
+        assert!(wall() > Duration::from_secs(1_577_836_800), "2020");
+        assert_eq!((nanos(Duration::from_micros(7)), nanos(Duration::MAX)), (7000, i64::MAX));
+    }
+}

@@ -71,4 +71,13 @@ mod tests {
         assert_eq!(Tokens::after(tokens.last(), 0, before + Duration::from_secs(1), 1024).count, 1024);
         assert_eq!(Tokens::after(i64::MAX, 0, now, 64).last(), i64::MAX);
     }
+
+    #[test]
+    fn a_floor_counts_whatever_the_clock_says() {
+        let wall = Duration::from_secs(1);
+        assert_eq!(
+            [(10, 1000), (2000, 1000), (10, 0)].map(|(last, floor)| Tokens::after(last, floor, wall, 1).first),
+            [1000, 2001, 1_000_000]
+        );
+    }
 }

@@ -67,4 +67,19 @@ mod tests {
             }
         });
     }
+
+    #[test]
+    fn each_word_is_read_as_it_was_written() {
+        let id = ClaimId::fresh();
+        for (word, written) in [
+            (Word::Granted(id), format!("granted {id}")),
+            (Word::Evicted(id), format!("evicted {id}")),
+            (Word::Again(id), format!("again {id}")),
+            (Word::Changed("a/b c".into()), "changed a/b c".to_owned()),
+            (Word::Changed("a\nb".into()), "changed a%0Ab".to_owned()),
+        ] {
+            assert_eq!(word.to_string(), written);
+            assert!(Word::read(&written) == Some(word), "{written}");
+        }
+    }
 }
