@@ -7,7 +7,7 @@ mod common;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use common::*;
@@ -23,13 +23,9 @@ struct Call<'a>(Pin<Box<dyn Future<Output = leasehold_core::Result<Claimed>> + S
 
 impl<'a> Call<'a> {
     fn of(client: &'a ZooKeeper, claim: &'a Claim) -> Call<'a> {
-        let mut call = Call(client.claim(claim));
-        call.poll();
-        call
-    }
-
-    fn poll(&mut self) {
-        assert!(matches!(self.0.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Pending));
+        let mut call = client.claim(claim);
+        assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        Call(call)
     }
 }
 
@@ -51,7 +47,6 @@ async fn who_opens_a_session_and_is_polled_no_more_keeps_no_other_from_it() {
         let mut call = Call::of(&client, &stuck);
         assert!(matches!(within(20, claimed(&client, &other)).await, Claimed::Granted(_)));
         // It goes on after all, and takes nothing from what there is by then.
-        tokio::time::sleep(Duration::from_millis(100)).await;
         drop(call.0.as_mut().await);
         assert!(matches!(claimed(&client, &stuck).await, Claimed::Granted(_)));
         granted(&client, &other).await;
@@ -71,9 +66,10 @@ async fn who_reads_how_tokens_are_raised_and_is_polled_no_more_keeps_no_other_fr
         let (stuck, other) = (fair("a", LONG), fair("b", LONG));
         let reads = proxy.hold_matching("/test/.leasehold/base");
         let mut call = Call::of(&client, &stuck);
-        while !reads.has_sprung() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            call.poll();
+        tokio::select! {
+            biased;
+            () = reads.sprung() => {}
+            claimed = call.0.as_mut() => unreachable!("without reading: {claimed:?}"),
         }
         proxy.deliver_held();
         let Claimed::Granted(first) = within(20, claimed(&client, &other)).await else { unreachable!("nobody else") };
