@@ -80,6 +80,14 @@ impl<T> Sender<T> {
         is_changed
     }
 
+    /// Changes it.
+    pub fn send_modify(&self, change: impl FnOnce(&mut T)) {
+        self.send_if_modified(|known| {
+            change(known);
+            true
+        });
+    }
+
     /// Changes it, and returns what it was.
     pub fn send_replace(&self, mut value: T) -> T {
         self.send_if_modified(|known| {
@@ -97,6 +105,12 @@ impl<T> Sender<T> {
     /// Who waits for changes from now on.
     pub fn subscribe(&self) -> Receiver<T> {
         Receiver { shared: self.0.clone(), seen: self.0.version() }
+    }
+}
+
+impl<T: Default> Default for Sender<T> {
+    fn default() -> Sender<T> {
+        Sender::new(T::default())
     }
 }
 
