@@ -7,7 +7,7 @@ use crate::cases::{
     at_once, cancel, cost, downgrade, election, exclusion, fence, floor, holding, hygiene, input, lease, loss, modes,
     multi, names, permits, programs, reentry, scale, shared, token, waiting,
 };
-use crate::context::TestContext;
+use crate::context::{TestContext, Variant};
 use crate::harness::Need;
 
 /// One named case.
@@ -24,6 +24,26 @@ pub struct Case {
     /// Whether it runs alone, because its load would disturb what others time.
     pub alone: bool,
     pub(crate) run: fn(TestContext) -> Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl Case {
+    /// The variants in which it runs.
+    pub fn variants(&self) -> impl Iterator<Item = Variant> + use<> {
+        let boxed = (self.name == "exclusion/contenders").then_some(Variant::Boxed);
+        let faulty = self.with_faults.then_some(Variant::Faulty);
+        [Some(Variant::Bare), boxed, faulty].into_iter().flatten()
+    }
+
+    /// What it is called in one of them.
+    #[must_use]
+    pub fn title(&self, variant: Variant) -> String {
+        let suffix = match variant {
+            Variant::Bare => "",
+            Variant::Boxed => " (boxed)",
+            Variant::Faulty => " (faulty)",
+        };
+        format!("{}{suffix}", self.name)
+    }
 }
 
 /// `group::case: clauses, [needs], faults;` one line a case.

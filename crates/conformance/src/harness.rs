@@ -249,7 +249,8 @@ impl Capabilities {
     }
 
     /// The reason why a case cannot run, if there is one.
-    pub(crate) fn lack(&self, needs: &[Need]) -> Option<String> {
+    #[must_use]
+    pub fn lack(&self, needs: &[Need]) -> Option<String> {
         let missing: Vec<_> = needs.iter().filter_map(|need| self.why_not(*need)).collect();
         (!missing.is_empty()).then(|| format!("needs {}", missing.join("; ")))
     }

@@ -27,7 +27,7 @@ mod verdict;
 pub use case::{CASES, Case};
 pub use context::{TestContext, Variant};
 pub use harness::{Budget, Capabilities, FencedResource, Harness, Link, Need};
-pub use run::judge;
+pub use run::{judge, judge_apart};
 #[cfg(feature = "runner")]
 pub use runner::main;
 pub use verdict::{Outcome, Verdict, verdicts};

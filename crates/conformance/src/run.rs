@@ -21,7 +21,17 @@ pub async fn judge(case: &'static Case, harness: Arc<dyn Harness>, variant: Vari
         true => (Some(ALONE.write().await), None),
         false => (None, Some(ALONE.read().await)),
     };
-    let seed = said_seed().unwrap_or_else(|| fastrand::u64(..));
+    judge_apart(case, harness, variant, said_seed().unwrap_or_else(|| fastrand::u64(..))).await
+}
+
+/// The same by this seed, beside whatever else runs: for a store whose server is in this process, and of which each case has one for itself.
+/// Its runtime may be of a single thread, and its clock be paused: all but the few cases that make a thread of their own go by that clock.
+pub async fn judge_apart(
+    case: &'static Case,
+    harness: Arc<dyn Harness>,
+    variant: Variant,
+    seed: u64,
+) -> Result<(), String> {
     let ctx = TestContext::new(harness, variant, case.name, seed);
     let steps = ctx.clone();
     let mut work = tokio::spawn(async move { (case.run)(ctx).await });

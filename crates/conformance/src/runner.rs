@@ -7,31 +7,10 @@ use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use crate::case::{CASES, Case};
-use crate::context::Variant;
+use crate::case::CASES;
 use crate::harness::Harness;
 use crate::matrix::Matrix;
 use crate::run::judge;
-
-impl Variant {
-    const ALL: [Variant; 3] = [Variant::Bare, Variant::Boxed, Variant::Faulty];
-
-    fn suffix(self) -> &'static str {
-        match self {
-            Variant::Bare => "",
-            Variant::Boxed => " (boxed)",
-            Variant::Faulty => " (faulty)",
-        }
-    }
-
-    fn fits(self, case: &Case) -> bool {
-        match self {
-            Variant::Bare => true,
-            Variant::Boxed => case.name == "exclusion/contenders",
-            Variant::Faulty => case.with_faults,
-        }
-    }
-}
 
 /// The whole of a store's test binary: makes the harness, runs every case in every variant that fits, prints the count and, if
 /// nothing was filtered out, the row of this store in the matrix of `docs/guarantees.md`.
@@ -62,9 +41,9 @@ pub fn main<F: Future<Output = Arc<dyn Harness>>>(harness: impl FnOnce() -> F) -
         if let Some(lack) = &lack {
             lacking.push(format!("  {}: {lack}", case.name));
         }
-        for variant in Variant::ALL.into_iter().filter(|variant| variant.fits(case)) {
+        for variant in case.variants() {
             let (harness, runtime, matrix) = (harness.clone(), runtime.clone(), matrix.clone());
-            let trial = Trial::test(format!("{}{}", case.name, variant.suffix()), move || {
+            let trial = Trial::test(case.title(variant), move || {
                 let verdict = runtime.block_on(judge(case, harness, variant));
                 matrix.note(case.name, verdict.is_ok());
                 verdict.map_err(Failed::from)
