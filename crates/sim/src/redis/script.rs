@@ -50,6 +50,7 @@ impl Engine {
         let redis = lua.create_table()?;
         redis.set("call", lua.create_function(call)?)?;
         redis.set("pcall", lua.create_function(|lua, words| call(lua, words).or_else(|error| caught(lua, &error)))?)?;
+        redis.set("sha1hex", lua.create_function(sha1hex)?)?;
         lua.globals().set("redis", redis)?;
         Ok(Engine { lua, compiled: BTreeMap::new() })
     }
@@ -88,6 +89,12 @@ fn call(lua: &Lua, words: MultiValue) -> Result<Value> {
     let words = words.iter().map(word).collect::<Result<Vec<_>>>()?;
     let answer = STATE.with_borrow_mut(|state| execute(state, &words, true));
     to_lua(lua, &answer)
+}
+
+/// `redis.sha1hex`.
+#[expect(clippy::needless_pass_by_value, reason = "the signature of functions for Lua")]
+fn sha1hex(_: &Lua, text: mlua::LuaString) -> Result<String> {
+    Ok(sha1_smol::Sha1::from(&*text.as_bytes()).digest().to_string())
 }
 
 /// `redis.pcall` answers a table in the place of an error.

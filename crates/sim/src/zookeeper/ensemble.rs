@@ -2,6 +2,7 @@
 
 use super::read::Watches;
 use super::tree::{At, Change, Tree};
+use crate::machine::wall_of;
 
 /// In which time a member may be behind the leader, in nanoseconds: mostly by little.
 const BEHIND: [u64; 4] = [0, 5_000_000, 50_000_000, 300_000_000];
@@ -58,10 +59,10 @@ impl Ensemble {
         Ensemble { tree: Tree::default(), zxid: 0, log: Vec::new(), members, leader: 0, random }
     }
 
-    /// The next transaction, also if it comes to nothing.
+    /// The next transaction, by the wall clock of this time, also if it comes to nothing.
     pub(crate) fn next(&mut self, now: u64) -> At {
         self.zxid += 1;
-        At { zxid: self.zxid, time: (now / 1_000_000) as i64 }
+        At { zxid: self.zxid, time: (wall_of(now) / 1000) as i64 }
     }
 
     /// A transaction that is applied to the tree is committed.

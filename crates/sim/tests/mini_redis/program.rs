@@ -11,7 +11,7 @@ const SCORES: [&str; 10] = ["1", "2", "2.5", "-7", "inf", "-inf", "1795000000000
 const BOUNDS: [&str; 6] = ["-inf", "+inf", "(2", "2", "1795000000000123", "y"];
 
 /// Scripts that run the command that they are told, and look at what it answers; and some that show what becomes of numbers.
-const SCRIPTS: [&str; 13] = [
+const SCRIPTS: [&str; 14] = [
     "return redis.call(unpack(ARGV))",
     "return redis.pcall(unpack(ARGV))",
     "return type(redis.call(unpack(ARGV)))",
@@ -25,6 +25,7 @@ const SCRIPTS: [&str; 13] = [
     "return {KEYS[1], #KEYS, #ARGV, ARGV[1]}",
     "return redis.call('GET', KEYS[1]) or 'nothing'",
     "return tonumber(redis.pcall('INCRBY', KEYS[1], 5)) or 'no number'",
+    "return {redis.sha1hex(''), redis.sha1hex(KEYS[1] .. '\\255')}",
 ];
 
 fn one<'a>(random: &mut Rng, of: &[&'a str]) -> &'a str {
