@@ -17,5 +17,6 @@ mod wire;
 pub(crate) mod world;
 
 pub use direct::{Direct, Way};
+pub use world::reach;
 #[cfg(test)]
 mod tests;

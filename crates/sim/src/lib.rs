@@ -7,6 +7,7 @@
 //! - `plan` is what a seed decides; `world` runs it; `shrink` makes one that fails small.
 //! - `machine` is the time and the random numbers; `process` the runtimes; `network` what arrives when, `stream` connections over it.
 //! - `work` with `both` and `history` is what processes do and see.
+//! - `stage` is servers and clients without a world, for other tests: the conformance suite.
 //! - `kind` says which stores there are, `store` what is so of each, `servers` what a world asks of theirs: `simple`, `redis`, `etcd`, `zookeeper`.
 
 mod both;
@@ -22,6 +23,7 @@ mod redis;
 mod servers;
 mod shrink;
 mod simple;
+pub mod stage;
 mod store;
 mod stream;
 mod work;

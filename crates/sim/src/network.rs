@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
 
 use leasehold_core::support::locked;
 
@@ -46,6 +47,9 @@ pub(crate) struct Inner {
     /// Messages that are lost without anybody's noticing.
     lost: Vec<Job>,
     pub(crate) streams: Streams,
+    seed: u64,
+    /// Woken when something is sent.
+    alarm: Option<Waker>,
 }
 
 /// The way between one process and one server.
@@ -95,6 +99,7 @@ impl Inner {
     /// A message that arrives by then.
     pub(crate) fn put(&mut self, due: u64, to: End, pair: Pair, job: Job) {
         self.sent += 1;
+        self.alarm.take().into_iter().for_each(Waker::wake);
         self.under_way.insert((due, self.sent), (to, pair, job));
     }
 }
@@ -103,8 +108,23 @@ impl Network {
     pub(crate) fn new(seed: u64, air: Air, processes: usize, servers: usize) -> Network {
         let pairs = (0..processes).flat_map(|process| (0..servers).map(move |server| (process, server)));
         let links = pairs.map(|pair| (pair, Link::new(seed, pair))).collect();
-        let (under_way, passed, lost, streams) = Default::default();
-        Network(Arc::new(Mutex::new(Inner { air, loss: 0, links, under_way, sent: 0, passed, lost, streams })))
+        let (under_way, passed, lost, streams, alarm) = Default::default();
+        let inner = Inner { air, loss: 0, links, under_way, sent: 0, passed, lost, streams, seed, alarm };
+        Network(Arc::new(Mutex::new(inner)))
+    }
+
+    /// One more process, and its links with so many servers.
+    pub(crate) fn join(&self, process: usize, servers: usize) {
+        let inner = &mut *self.inner();
+        let seed = inner.seed;
+        inner.links.extend((0..servers).map(|server| ((process, server), Link::new(seed, (process, server)))));
+    }
+
+    /// When the next message arrives, if there is one. If not, or once another one is sent, this is woken.
+    pub(crate) fn next(&self, alarm: &Waker) -> Option<u64> {
+        let inner = &mut *self.inner();
+        inner.alarm = Some(alarm.clone());
+        inner.under_way.first_key_value().map(|((due, _), _)| *due)
     }
 
     pub(crate) fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -136,6 +156,11 @@ impl Network {
         };
         // Its end may send something itself.
         gone.map_or(Ok(()), |_| Err(Closed))
+    }
+
+    /// How many messages were sent.
+    pub(crate) fn sent(&self) -> u64 {
+        self.inner().sent
     }
 
     /// What has arrived by now, except at ends that do not read.

@@ -9,6 +9,7 @@ mod server;
 mod state;
 mod texts;
 
+use std::io;
 use std::sync::{Arc, Mutex};
 
 use futures_util::future::BoxFuture;
@@ -17,12 +18,12 @@ use leasehold_core::seam::Backend;
 use leasehold_core::support::{Stream, locked};
 
 use crate::kind::{Kind, Own};
-use crate::machine::{dial_by, now_nanos, wall_of};
-use crate::network::Network;
-use crate::plan::{Plan, Request, Wrong};
+use crate::machine::{now_nanos, wall_of};
+use crate::network::{Network, Pair};
+use crate::plan::{Request, Wrong};
 use crate::redis::data::Data;
 pub use crate::redis::server::MiniRedis;
-use crate::servers::Servers;
+use crate::servers::{Counts, Servers, Setting};
 use crate::stream::Serve;
 
 /// How long a client waits for an answer, in milliseconds; and one who evicts.
@@ -53,31 +54,42 @@ struct Core {
 }
 
 impl Redis {
-    pub(crate) fn new(kind: Kind, network: &Network, plan: &Plan) -> Redis {
+    pub(crate) fn new(kind: Kind, network: &Network, setting: &Setting) -> Redis {
         let is_redlock = kind != Kind::Redis;
         let node = |_| Node {
             network: network.clone(),
             core: Mutex::default(),
             is_redlock,
-            lease: format!(" {} \r\n", plan.ttl.as_millis()).into(),
+            lease: format!(" {} \r\n", setting.ttl.as_millis()).into(),
         };
         let nodes: Vec<Arc<Node>> = (0..kind.servers()).map(|nth| Arc::new(node(nth))).collect();
-        let (dialed, network) = (nodes.clone(), network.clone());
-        dial_by(Box::new(move |process, host| {
-            let nth: usize = host.trim_start_matches('s').parse().unwrap_or_default();
-            if locked(&dialed[nth].core).is_down {
-                return Err(std::io::ErrorKind::ConnectionRefused.into());
-            }
-            let socket: Box<dyn Stream> = Box::new(network.connect((process, nth), &dialed[nth])?);
-            Ok(socket)
-        }));
         let hosts: Vec<String> = (0..nodes.len()).map(|nth| format!("s{nth}")).collect();
         let url = format!("{}://{}", if is_redlock { "redlock" } else { "redis" }, hosts.join(","));
-        Redis { nodes, url, operator: plan.processes.len() }
+        Redis { nodes, url, operator: setting.operator }
     }
 }
 
 impl Servers for Redis {
+    fn dial(&self, pair: Pair) -> io::Result<Box<dyn Stream>> {
+        let node = self.nodes.get(pair.1).ok_or(io::ErrorKind::NotFound)?;
+        if locked(&node.core).is_down {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        Ok(Box::new(node.network.connect(pair, node)?))
+    }
+
+    fn counts(&self, now: u64) -> Counts {
+        let mut sum = Counts::default();
+        for node in &self.nodes {
+            let server = &mut locked(&node.core).server;
+            let keys = server.keys(wall_of(now));
+            sum.lasting += keys.iter().filter(|(_, lives)| *lives < 0).count() as u64;
+            sum.contents += keys.len() as u64;
+            sum.requests += server.requests();
+        }
+        sum
+    }
+
     fn connect(&self, process: usize) -> BoxFuture<'static, Result<Arc<dyn Backend>>> {
         let timeout = TIMEOUT[usize::from(process == self.operator)];
         let (url, is_redlock) = (format!("{}?timeout={timeout}", self.url), self.nodes[0].is_redlock);

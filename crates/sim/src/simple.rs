@@ -13,7 +13,7 @@ use leasehold_core::support::locked;
 
 use crate::network::Network;
 use crate::plan::Wrong;
-use crate::servers::Servers;
+use crate::servers::{Counts, Servers};
 use crate::simple::remote::{Remote, push};
 use crate::simple::server::Server;
 
@@ -34,6 +34,10 @@ impl Servers for Simple {
     fn connect(&self, process: usize) -> BoxFuture<'static, Result<Arc<dyn Backend>>> {
         let remote: Arc<dyn Backend> = Arc::new(Remote::new(self.network.clone(), self.server.clone(), process));
         Box::pin(ready(Ok(remote)))
+    }
+
+    fn counts(&self, now: u64) -> Counts {
+        Counts { contents: self.left(now), ..Counts::default() }
     }
 
     fn make(&self, wrong: &Wrong, now: u64) {

@@ -1,5 +1,7 @@
 //! What a store's servers are, what is not promised of it under a fault, and how late it may be.
 
+use std::sync::Arc;
+
 use leasehold_chaos::{Breaks, Limits};
 
 use crate::etcd::world::Cluster;
@@ -7,18 +9,18 @@ use crate::kind::{Kind, Own};
 use crate::network::Network;
 use crate::plan::{MS, Plan, Wrong};
 use crate::redis::Redis;
-use crate::servers::Servers;
+use crate::servers::{Servers, Setting};
 use crate::simple::Simple;
 use crate::zookeeper::world::Servers as ZooKeeper;
 
 impl Kind {
     /// Its servers, and how they are reached.
-    pub(crate) fn start(self, network: &Network, plan: &Plan) -> Box<dyn Servers> {
+    pub(crate) fn start(self, network: &Network, setting: &Setting) -> Arc<dyn Servers> {
         match self {
-            Kind::Redis | Kind::Redlock | Kind::Redlock5 => Box::new(Redis::new(self, network, plan)),
-            Kind::Simple => Box::new(Simple::new(network.clone(), plan.polls)),
-            Kind::ZooKeeper | Kind::ZooKeeper3 => Box::new(ZooKeeper::new(self, network, plan)),
-            Kind::Etcd | Kind::Etcd3 => Box::new(Cluster::new(plan.unit.as_nanos() as u64, self.servers(), network)),
+            Kind::Redis | Kind::Redlock | Kind::Redlock5 => Arc::new(Redis::new(self, network, setting)),
+            Kind::Simple => Arc::new(Simple::new(network.clone(), setting.polls)),
+            Kind::ZooKeeper | Kind::ZooKeeper3 => Arc::new(ZooKeeper::new(self, network, setting)),
+            Kind::Etcd | Kind::Etcd3 => Arc::new(Cluster::new(setting.seed, self.servers(), network)),
         }
     }
 

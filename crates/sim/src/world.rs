@@ -11,11 +11,11 @@ use leasehold_core::{Owner, Store};
 
 use crate::history::{History, Record, Resource, Told};
 use crate::kind::{Kind, Own};
-use crate::machine::{Simulated, has_spun, outside};
+use crate::machine::{Simulated, dial_by, has_spun, outside};
 use crate::network::{End, Network};
 use crate::plan::{Fault, MS, Part, Plan, Wrong};
 use crate::process::Process;
-use crate::servers::Servers;
+use crate::servers::{Servers, Setting};
 use crate::work::{Worker, evict, observe, work};
 
 /// When it begins.
@@ -40,7 +40,7 @@ pub(crate) struct World {
     /// Since when all have been connected.
     begun: u64,
     network: Network,
-    servers: Box<dyn Servers>,
+    servers: Arc<dyn Servers>,
     /// Until when each server stands still.
     still_until: Vec<u64>,
     history: History,
@@ -83,7 +83,18 @@ impl World {
         let network = Network::new(seed, plan.air.clone(), many + 1, servers);
         let mut coming = plan.faults.clone();
         coming.sort_by_key(|fault| (fault.at, fault.nth));
-        let (still_until, servers) = (vec![0; servers], kind.start(&network, &plan));
+        let setting = Setting {
+            seed: plan.unit.as_nanos() as u64,
+            ttl: plan.ttl,
+            polls: plan.polls,
+            operator: plan.processes.len(),
+        };
+        let (still_until, servers) = (vec![0; servers], kind.start(&network, &setting));
+        let dialed = servers.clone();
+        dial_by(Box::new(move |process, host| {
+            let nth = host.trim_start_matches('s').parse().unwrap_or_default();
+            dialed.dial((process, nth))
+        }));
         let (history, processes, stores, active) = Default::default();
         let (now, operator) = (BEGIN, None);
         // Until all have connected, no fault is due.

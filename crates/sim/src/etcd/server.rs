@@ -34,6 +34,8 @@ pub(crate) struct Etcd {
     /// What is to be sent to whom, and what it is about.
     pub(crate) outbox: Vec<(u64, About, Vec<u8>)>,
     pub(crate) absence: Option<Absence>,
+    /// How many calls were answered that have one answer.
+    pub(crate) handled: u64,
 }
 
 /// A call that is under way.
@@ -60,6 +62,7 @@ impl Etcd {
             calls: BTreeMap::new(),
             outbox: Vec::new(),
             absence: None,
+            handled: 0,
         }
     }
 
@@ -283,6 +286,7 @@ impl Etcd {
 
     /// Ends a call that has one answer.
     fn end_call(&mut self, connection: u64, answer: Answer) {
+        self.handled += 1;
         let (messages, code, why) = match answer {
             Ok(message) => (frame(Kind::Messages, &message), Code::Ok, String::new()),
             Err(status) => (Vec::new(), status.code(), status.message().to_owned()),

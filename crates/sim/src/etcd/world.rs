@@ -18,10 +18,10 @@ use crate::etcd::messages::DeleteRequest;
 use crate::etcd::server::Etcd;
 use crate::etcd::wire::{Kind as Piece, next_frame, next_message};
 use crate::kind::Own;
-use crate::machine::{dial_by, now_nanos};
-use crate::network::Network;
+use crate::machine::now_nanos;
+use crate::network::{Network, Pair};
 use crate::plan::{Request, Wrong};
-use crate::servers::Servers;
+use crate::servers::{Counts, Servers};
 use crate::stream::Serve;
 
 /// How long a client waits for an answer.
@@ -49,18 +49,7 @@ impl Cluster {
             state: state.clone(),
             is_down: Mutex::default(),
         };
-        let members: Vec<Arc<Member>> = (0..members).map(|nth| Arc::new(member(nth))).collect();
-        let dialed = members.clone();
-        dial_by(Box::new(move |process, host| {
-            let nth: usize = host.trim_start_matches('s').parse().unwrap_or_default();
-            let member = &dialed[nth];
-            if *locked(&member.is_down) {
-                return Err(io::ErrorKind::ConnectionRefused.into());
-            }
-            let socket: Box<dyn Stream> = Box::new(member.network.connect((process, nth), member)?);
-            Ok(socket)
-        }));
-        Cluster { members }
+        Cluster { members: (0..members).map(|nth| Arc::new(member(nth))).collect() }
     }
 
     fn state(&self) -> MutexGuard<'_, Etcd> {
@@ -68,8 +57,9 @@ impl Cluster {
     }
 }
 
-/// A client of this endpoint, which connects by itself.
-fn reach(endpoint: &str) -> Client {
+/// A client of etcd's at this endpoint, over the network of the simulated machine.
+#[must_use]
+pub fn reach(endpoint: &str) -> Client {
     let host = endpoint.trim_start_matches("http://").to_owned();
     let refused = || Err(io::ErrorKind::ConnectionRefused.into());
     let dial = Arc::new(move || dial(&host, 2379).unwrap_or_else(refused));
@@ -78,6 +68,21 @@ fn reach(endpoint: &str) -> Client {
 }
 
 impl Servers for Cluster {
+    fn dial(&self, pair: Pair) -> io::Result<Box<dyn Stream>> {
+        let member = self.members.get(pair.1).ok_or(io::ErrorKind::NotFound)?;
+        if *locked(&member.is_down) {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        Ok(Box::new(member.network.connect(pair, member)?))
+    }
+
+    /// No key is without a lease, so nothing else ends by itself.
+    fn counts(&self, _now: u64) -> Counts {
+        let state = self.state();
+        let lasting = state.entries() as u64;
+        Counts { requests: state.handled, lasting, contents: lasting }
+    }
+
     fn connect(&self, _process: usize) -> BoxFuture<'static, Result<Arc<dyn Backend>>> {
         let endpoints: Vec<String> = (0..self.members.len()).map(|nth| format!("http://s{nth}")).collect();
         let config = Config::new(endpoints).reached_by(reach).timeout(TIMEOUT);

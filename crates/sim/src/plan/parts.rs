@@ -22,6 +22,11 @@ pub(crate) struct Air {
 }
 
 impl Air {
+    /// That of servers that are near, in which nothing overtakes much.
+    pub(crate) fn calm() -> Air {
+        Air { least: MS, more: MS / 4 }
+    }
+
     pub(crate) fn latency(&self, random: &mut fastrand::Rng) -> u64 {
         // Few take long.
         let long = if random.u8(..16) == 0 { 8 } else { 1 };

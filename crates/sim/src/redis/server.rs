@@ -27,6 +27,8 @@ pub struct MiniRedis {
     calls: u64,
     /// How often it began anew.
     restarts: u64,
+    /// How many scripts clients have sent or asked for, and how often they pinged.
+    requests: u64,
 }
 
 impl std::fmt::Debug for MiniRedis {
@@ -90,6 +92,13 @@ impl MiniRedis {
         self.calls
     }
 
+    /// How many requests clients have made with scripts, known or not, and pings: `eval`, `evalsha`, `script load` and `ping`, of which a
+    /// real one's `INFO commandstats` tells.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.requests
+    }
+
     /// All that it keeps, with how long each still lives, in milliseconds: -1 for ever.
     pub fn keys(&mut self, wall: u64) -> Vec<(String, i64)> {
         self.tick(wall);
@@ -141,6 +150,7 @@ impl MiniRedis {
         self.tick(wall);
         let text = |nth: usize| words.get(nth).map(|word| String::from_utf8_lossy(word).to_ascii_lowercase());
         let (name, second) = (text(0).unwrap_or_default(), text(1).unwrap_or_default());
+        self.requests += u64::from(matches!((&*name, &*second), ("eval" | "evalsha" | "ping", _) | ("script", "load")));
         vec![match (&*name, &*second) {
             ("subscribe" | "unsubscribe", _) => return self.subscribe(connection, words, name == "subscribe"),
             ("eval" | "evalsha", _) => self.eval(words, name == "eval").unwrap_or_else(|error| error),

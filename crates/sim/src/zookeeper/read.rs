@@ -27,6 +27,11 @@ impl Watches {
         who.into_iter().map(|connection| (connection, packet.clone())).collect()
     }
 
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        [&self.nodes, &self.children].iter().flat_map(|all| all.values()).map(BTreeSet::len).sum()
+    }
+
     /// A connection is gone.
     pub(crate) fn forget(&mut self, connection: u64) {
         for all in [&mut self.nodes, &mut self.children] {

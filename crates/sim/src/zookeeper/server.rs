@@ -9,6 +9,7 @@ use super::read::read;
 use super::sessions::Sessions;
 use super::tree::Change;
 use super::write::write;
+use crate::servers::Counts;
 
 const MS: u64 = 1_000_000;
 /// How often containers without children are deleted: a real server does that each minute.
@@ -29,6 +30,8 @@ pub struct MiniZooKeeper {
     pub(crate) limits: Vec<(u64, u64)>,
     cleans: u64,
     outbox: Vec<(u64, i32, Piece)>,
+    /// How many packets clients have sent.
+    packets: u64,
 }
 
 #[derive(Debug)]
@@ -52,6 +55,7 @@ impl MiniZooKeeper {
             limits: vec![(400 * MS, 60_000 * MS); members],
             cleans: CLEANS,
             outbox: Vec::new(),
+            packets: 0,
         }
     }
 
@@ -79,10 +83,19 @@ impl MiniZooKeeper {
         client.input.extend_from_slice(bytes);
         while let Some(client) = self.connections.get_mut(&connection) {
             let Some(packet) = next_packet(&mut client.input) else { return };
+            self.packets += 1;
             if !client.waiting.is_empty() || !self.handle(connection, &packet, now) {
                 self.wait(connection, packet);
             }
         }
+    }
+
+    /// Locks' own nodes are containers: they end by themselves. Each server has all nodes, and its own clients.
+    pub(crate) fn counts(&self) -> Counts {
+        let (tree, members) = (&self.ensemble.tree, &self.ensemble.members);
+        let watches: usize = members.iter().map(|member| member.watches.count()).sum();
+        let lasting = tree.ephemerals() + watches + self.connections.len();
+        Counts { requests: self.packets, lasting: lasting as u64, contents: tree.paths().count() as u64 }
     }
 
     fn wait(&mut self, connection: u64, packet: Vec<u8>) {

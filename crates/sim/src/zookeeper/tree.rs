@@ -132,6 +132,11 @@ impl Tree {
         self.0.iter().filter(|(_, node)| unused(node)).map(|(path, _)| path.clone()).collect()
     }
 
+    /// How many nodes end with their sessions.
+    pub(crate) fn ephemerals(&self) -> usize {
+        self.0.values().filter(|node| matches!(node.kind, Kind::Ephemeral(_))).count()
+    }
+
     /// The paths of all nodes.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &String> {
         self.0.keys()

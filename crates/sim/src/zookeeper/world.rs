@@ -15,9 +15,10 @@ use super::server::MiniZooKeeper;
 use super::sessions::Sessions;
 use super::tree::{Change, Tree};
 use crate::kind::{Kind, Own};
-use crate::machine::{dial_by, now_nanos};
-use crate::network::Network;
-use crate::plan::{MS, Plan, Request, Wrong};
+use crate::machine::now_nanos;
+use crate::network::{Network, Pair};
+use crate::plan::{MS, Request, Wrong};
+use crate::servers::{Counts, Setting};
 use crate::stream::Serve;
 
 /// How long a client waits for an answer.
@@ -38,21 +39,11 @@ struct Member {
 }
 
 impl Servers {
-    pub(crate) fn new(kind: Kind, network: &Network, plan: &Plan) -> Servers {
-        let (ttl, many) = (plan.ttl.as_nanos() as u64, kind.servers());
-        let all = Arc::new(Mutex::new(MiniZooKeeper::new(plan.unit.as_nanos() as u64, many, ttl / 4)));
+    pub(crate) fn new(kind: Kind, network: &Network, setting: &Setting) -> Servers {
+        let (ttl, many) = (setting.ttl.as_nanos() as u64, kind.servers());
+        let all = Arc::new(Mutex::new(MiniZooKeeper::new(setting.seed, many, ttl / 4)));
         let member = |nth| Arc::new(Member { nth, network: network.clone(), all: all.clone() });
-        let members: Vec<Arc<Member>> = (0..many).map(member).collect();
-        let dialed = members.clone();
-        dial_by(Box::new(move |process, host| {
-            let nth: usize = host.trim_start_matches('s').parse().unwrap_or_default();
-            if locked(&dialed[nth].all).ensemble.members[nth].is_down {
-                return Err(io::ErrorKind::ConnectionRefused.into());
-            }
-            let socket: Box<dyn Stream> = Box::new(dialed[nth].network.connect((process, nth), &dialed[nth])?);
-            Ok(socket)
-        }));
-        Servers { members, ttl, kept: Mutex::default() }
+        Servers { members: (0..many).map(member).collect(), ttl, kept: Mutex::default() }
     }
 
     fn all(&self) -> MutexGuard<'_, MiniZooKeeper> {
@@ -73,6 +64,18 @@ impl Servers {
 }
 
 impl crate::servers::Servers for Servers {
+    fn dial(&self, pair: Pair) -> io::Result<Box<dyn Stream>> {
+        let member = self.members.get(pair.1).ok_or(io::ErrorKind::NotFound)?;
+        if locked(&member.all).ensemble.members[pair.1].is_down {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        Ok(Box::new(member.network.connect(pair, member)?))
+    }
+
+    fn counts(&self, _now: u64) -> Counts {
+        self.all().counts()
+    }
+
     fn connect(&self, _process: usize) -> BoxFuture<'static, Result<Arc<dyn Backend>>> {
         let servers: Vec<String> = (0..self.members.len()).map(|nth| format!("s{nth}")).collect();
         let config = Config::new(&servers.join(",")).timeout(TIMEOUT);
