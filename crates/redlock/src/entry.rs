@@ -25,3 +25,17 @@ pub(crate) struct Held {
 pub(crate) fn ttl(claim: &Claim) -> Duration {
     granted_ttl(claim.ttl, MIN_TTL)
 }
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::seam::{Mode, WaitPolicy};
+
+    use super::*;
+
+    #[test]
+    fn a_lease_is_whole_milliseconds_and_no_shorter_than_the_least() {
+        let of = |asked| ttl(&Claim::new("x", Mode::Exclusive, WaitPolicy::Try, asked, ""));
+        assert_eq!(of(Duration::ZERO), MIN_TTL);
+        assert_eq!(of(Duration::from_micros(2_000_001)), Duration::from_millis(2_001));
+    }
+}

@@ -62,7 +62,9 @@ mod tests {
         let me = |permission| Acl::new(permission, AuthId::new("sasl", "me"));
         let [most, rest] = [Permission::READ | Permission::WRITE | Permission::CREATE, Permission::DELETE];
         let checked = |acls: &[Acl]| Config::new("a").acls(acls).checked();
-        for good in [&[me(Permission::ALL)][..], &[me(most), me(rest)], &[me(rest | most)]] {
+        for good in
+            [&[me(Permission::ALL)][..], &[me(most), me(rest)], &[me(most), me(rest | most)], &[me(rest | most)]]
+        {
             assert_eq!(checked(good).unwrap().acls, good);
         }
         let other = Acl::new(rest, AuthId::anyone());
