@@ -207,9 +207,18 @@ mod tests {
         assert!(found.version.is_none() && found.findings.len() == 1, "{:?}", found.findings);
     }
 
-    async fn differing(url: &str) -> Vec<Finding> {
-        let found = inspect(url, &Guarantees::none("zookeeper")).await.findings;
-        found.into_iter().filter(|finding| finding.about == "session limits").collect()
+    /// What is found of limits, when all have taken a session but these. A busy machine's members may be late, and are asked again.
+    async fn differing(url: &str, silent: &[&str]) -> Vec<Finding> {
+        for _ in 0..20 {
+            let mut found = inspect(url, &Guarantees::none("zookeeper")).await.findings;
+            found.retain(|finding| finding.about == "session limits");
+            let is_late =
+                |it: &Finding| it.text.contains("no session") && !silent.iter().any(|at| it.text.contains(at));
+            if !found.iter().any(is_late) {
+                return found;
+            }
+        }
+        panic!("members that run take no session")
     }
 
     /// Each member has limits of its own, and a client comes to any of them.
@@ -217,16 +226,16 @@ mod tests {
     async fn members_of_an_ensemble_that_allow_different_sessions_are_found_out() {
         let ensemble = ZooKeeper::ensemble(3).await.unwrap();
         let url = format!("zookeeper://{}", ensemble.connect_string());
-        assert_eq!(differing(&url).await, []);
+        assert_eq!(differing(&url, &[]).await, []);
         let strict = &ensemble.members()[1];
         strict.kill().await.unwrap();
-        let silent = differing(&url).await;
+        let silent = differing(&url, &[strict.addr()]).await;
         assert!(matches!(&silent[..], [one] if one.text.contains(strict.addr())), "{silent:?}");
         let config = strict.data().parent().unwrap().join("zoo.cfg");
         let text = std::fs::read_to_string(&config).unwrap();
         std::fs::write(config, format!("{text}\nmaxSessionTimeout=20000\n")).unwrap();
         strict.start_again().await.unwrap();
-        let [found] = &differing(&url).await[..] else { panic!("no finding, or several") };
+        let [found] = &differing(&url, &[]).await[..] else { panic!("no finding, or several") };
         let limits = |host: &str, longest: u32| format!("{host} 400 to {longest} ms");
         for (member, longest) in ensemble.members().iter().zip([60_000, 20_000, 60_000]) {
             assert!(found.text.contains(&limits(member.addr(), longest)), "{}", found.text);
