@@ -117,15 +117,18 @@ pub(crate) async fn verify_places(session: &Session) -> Answer<()> {
         let held = claims.tracked.iter().filter(|(_, tracked)| tracked.held.is_some());
         held.map(|(id, tracked)| (*id, tracked.entry.clone(), tracked.stored.0)).collect()
     };
-    let each = holds.into_iter().map(async |(id, entry, mode)| Ok((id, is_kept_out(&client, &entry, mode).await?)));
-    let read = stream::iter(each).buffer_unordered(AT_ONCE).try_collect::<Vec<(ClaimId, bool)>>();
-    let lost: Vec<ClaimId> =
-        session.limited(read).await?.into_iter().filter_map(|(id, out)| out.then_some(id)).collect();
+    let each = holds
+        .into_iter()
+        .map(async |(id, entry, mode)| Ok(is_kept_out(&client, &entry, mode).await?.then_some((id, entry))));
+    let read = stream::iter(each).buffer_unordered(AT_ONCE).try_collect::<Vec<Option<(ClaimId, Node)>>>();
+    let mut lost: Vec<(ClaimId, Node)> = session.limited(read).await?.into_iter().flatten().collect();
     let mut claims = session.handler();
-    lost.iter().for_each(|id| claims.abandon(*id));
+    // Unless the claim has another entry by now.
+    lost.retain(|(id, entry)| claims.with_entry(*id, entry).is_some());
+    lost.iter().for_each(|(id, _)| claims.abandon(*id));
     claims.unread.take_if(|unread| unread.same_channel(&over));
     drop(claims);
-    lost.into_iter().for_each(|id| session.notifier.lost(id, Loss::Gone));
+    lost.into_iter().for_each(|(id, _)| session.notifier.lost(id, Loss::Gone));
     Ok(())
 }
 
