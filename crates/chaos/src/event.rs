@@ -129,6 +129,9 @@ pub enum What {
         op: u64,
         /// The reason given.
         why: String,
+        /// Who heard of it is a thread beside the one that works, which goes on when that is blocked.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        aside: bool,
     },
     /// The resource has accepted a write.
     Accept {
@@ -183,6 +186,9 @@ pub enum What {
     Stall {
         /// Nanoseconds.
         ns: u64,
+        /// It was the thread beside the one that works that did not run.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        aside: bool,
     },
     /// How much of something this process uses.
     Gauge {

@@ -49,6 +49,7 @@ impl fmt::Display for Violation {
 
 /// What happened in a history, counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct Figures {
     /// Events.
@@ -63,6 +64,10 @@ pub struct Figures {
     pub accepted: u64,
     /// Writes that the resource refused because of their tokens.
     pub rejected: u64,
+    /// Writes under holds that were valid just then, by what their clients said.
+    pub held_writes: u64,
+    /// How many of these the resource accepted. It refuses one only where two hold, or where tokens have begun anew.
+    pub held_accepted: u64,
     /// Losses that were reported.
     pub losses: u64,
     /// Processes that were killed.
@@ -88,6 +93,8 @@ pub struct Report {
     /// How long after the end of validity losses were reported, in nanoseconds, without the time in which their process
     /// did not run.
     pub lateness: Histogram<u64>,
+    /// The same, of losses that were due while the thread that works was blocked, and of which another thread heard.
+    pub blocked: Histogram<u64>,
     /// How long after the death of an exclusive holder somebody who had waited was granted the lock, in nanoseconds.
     pub recovery: Histogram<u64>,
     /// The same, where there was no other fault meanwhile.
@@ -101,15 +108,15 @@ impl Report {
     pub(crate) fn new() -> Report {
         // Three digits are always possible.
         let histogram = || Histogram::new(3).unwrap_or_else(|_| unreachable!());
-        let (lateness, recovery, calm_recovery) = (histogram(), histogram(), histogram());
         Report {
             violations: Vec::new(),
             count: 0,
             first: None,
             figures: Figures::default(),
-            lateness,
-            recovery,
-            calm_recovery,
+            lateness: histogram(),
+            blocked: histogram(),
+            recovery: histogram(),
+            calm_recovery: histogram(),
         }
     }
 
@@ -143,13 +150,15 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Figures { events, grants, refusals, unknown, accepted, rejected, losses, killed, queued, faults } =
+        let Figures { events, grants, refusals, unknown, accepted, rejected, losses, killed, queued, faults, .. } =
             &self.figures;
+        let Figures { held_writes, held_accepted, .. } = self.figures;
         writeln!(
             f,
             "{events} events: {grants} grants, {refusals} refusals, {unknown} without a result, {losses} losses"
         )?;
         writeln!(f, "{accepted} writes accepted, {rejected} stale ones refused; {queued} places seen in queues")?;
+        writeln!(f, "{held_accepted} of {held_writes} writes under valid holds were accepted")?;
         let kinds: Vec<String> = faults.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
         writeln!(f, "{} faults ({}), {killed} clients killed", faults.values().sum::<u64>(), kinds.join(", "))?;
         let ms = |of: &Histogram<u64>, quantile| of.value_at_quantile(quantile) as f64 / 1e6;
@@ -159,6 +168,12 @@ impl fmt::Display for Report {
             ms(&self.lateness, 0.5),
             ms(&self.lateness, 0.99),
             ms(&self.lateness, 1.0)
+        )?;
+        writeln!(
+            f,
+            "{} of them while a runtime was blocked: at most {:.1} ms",
+            self.blocked.len(),
+            ms(&self.blocked, 1.0)
         )?;
         writeln!(
             f,

@@ -72,8 +72,8 @@ fn note(rows: &mut BTreeMap<u64, Row>, spans: &mut BTreeMap<(bool, u64), Span>, 
         What::Healed { id } => {
             spans.entry((true, *id)).and_modify(|span| span.to = t);
         }
-        What::Stall { ns } if *ns > 50_000_000 => {
-            let text = format!("client {p} stood still");
+        What::Stall { ns, aside } if *ns > 50_000_000 => {
+            let text = format!("client {p} stood still{}", if *aside { ", also beside its runtime" } else { "" });
             spans.insert((false, t), Span { text, from: t.saturating_sub(*ns), to: t });
         }
         What::Killed { target } => {

@@ -163,7 +163,7 @@ impl Worker {
         tokio::spawn(async move {
             let loss = lost.await;
             if loss != Loss::Released {
-                record.now(What::Lost { op, why: format!("{loss:?}") });
+                record.now(What::Lost { op, why: format!("{loss:?}"), aside: false });
             }
         });
         self.hold(op, ask, &held).await;

@@ -242,7 +242,8 @@ impl World {
         for (nth, process) in self.processes.iter_mut().enumerate() {
             let runtimes = process.runtimes.len();
             for (_, ns) in process.drive(self.now, end) {
-                (0..runtimes).for_each(|it| self.history.record(self.now, number(nth, it), What::Stall { ns }));
+                (0..runtimes)
+                    .for_each(|it| self.history.record(self.now, number(nth, it), What::Stall { ns, aside: false }));
             }
         }
         self.now = end;
@@ -313,7 +314,7 @@ impl World {
         let process = &mut self.processes[nth];
         // What its tasks have not said by now is late because they stood still.
         let ns = process.stalled(which, self.now);
-        self.history.record(self.now, number(nth, which), What::Stall { ns });
+        self.history.record(self.now, number(nth, which), What::Stall { ns, aside: false });
         process.end_runtime(which, self.now);
     }
 

@@ -53,7 +53,7 @@ impl Checker {
         }
     }
 
-    pub(super) fn lost(&mut self, op: u64, event: &Event) {
+    pub(super) fn lost(&mut self, op: u64, aside: bool, event: &Event) {
         // A watcher may hear of a release first: that is no loss.
         let Some((at, hold)) = self.held(op) else { return };
         self.report.figures.losses += 1;
@@ -64,7 +64,7 @@ impl Checker {
         let violation = lock.violation(Rule::LateLoss, "the loss was reported late".into(), events);
         let (p, due, t, limit) = (event.p, hold.valid, event.t, self.limits.late);
         if t > due {
-            self.lateness.add(Late { p, due, t, limit, is_loss: true, violation });
+            self.lateness.add(Late { p, due, t, limit, is_loss: true, aside, violation });
         }
     }
 
@@ -76,9 +76,12 @@ impl Checker {
         Some((at, hold))
     }
 
-    pub(super) fn written(&mut self, lock: &str, tok: u64, accepted: bool, event: &Event) {
+    pub(super) fn written(&mut self, lock: &str, op: u64, tok: u64, accepted: bool, event: &Event) {
         let at = self.lock(lock);
         let figures = &mut self.report.figures;
+        let is_held = self.locks[at].holds.get(&op).is_some_and(|hold| hold.valid > event.t);
+        figures.held_writes += u64::from(is_held);
+        figures.held_accepted += u64::from(is_held && accepted);
         let found = if accepted {
             figures.accepted += 1;
             tokens::accepted(&mut self.locks[at], tok, event)
@@ -125,7 +128,7 @@ impl Checker {
             let (Some(due), Some(waiter)) = (due, waiters().min_by_key(|waiter| waiter.invoked.t)) else { continue };
             let events = vec![waiter.invoked.clone()];
             let violation = lock.violation(Rule::Stuck, "not granted although it was free".into(), events);
-            self.lateness.add(Late { p: waiter.p, due, t, limit, is_loss: false, violation });
+            self.lateness.add(Late { p: waiter.p, due, t, limit, is_loss: false, aside: false, violation });
         }
     }
 
@@ -140,8 +143,8 @@ impl Checker {
     }
 
     /// Places that a process could not renew meanwhile may have lapsed: their claims stand at the end of the queue now.
-    pub(super) fn stalled(&mut self, p: u64, ns: u64, t: u64) {
-        self.lateness.stalled(p, t.saturating_sub(ns), t);
+    pub(super) fn stalled(&mut self, p: u64, aside: bool, ns: u64, t: u64) {
+        self.lateness.stalled(p, aside, t.saturating_sub(ns), t);
         if ns > self.limits.late / 3 {
             let waiters = self.locks.iter_mut().flat_map(|lock| lock.waiting.values_mut());
             waiters.filter(|waiter| waiter.p == p).for_each(|waiter| waiter.queued = None);
@@ -187,6 +190,9 @@ impl Checker {
         if let Some(lateness) = judged.lateness {
             // Nothing is later than the histogram can say: it grows.
             let _ = self.report.lateness.record(lateness);
+            if judged.blocked {
+                let _ = self.report.blocked.record(lateness);
+            }
         }
         self.found_some(judged.violation);
     }

@@ -21,24 +21,29 @@ pub(super) struct Late {
     pub(super) limit: u64,
     /// A loss, whose lateness is a figure.
     pub(super) is_loss: bool,
+    /// A thread beside the one that works was to hear of it: so only its own stalls excuse it.
+    pub(super) aside: bool,
     pub(super) violation: Violation,
 }
 
 /// What was judged: how late it was, and the violation if that was too much.
 pub(super) struct Judged {
     pub(super) lateness: Option<u64>,
+    /// It was due while the thread that works stood still and the one beside it did not.
+    pub(super) blocked: bool,
     pub(super) violation: Option<Violation>,
 }
 
 #[derive(Default)]
 pub(super) struct Lateness {
-    stalls: BTreeMap<u64, VecDeque<(u64, u64)>>,
+    /// By their process, and whether they are those of the thread beside.
+    stalls: BTreeMap<(u64, bool), VecDeque<(u64, u64)>>,
     open: VecDeque<Late>,
 }
 
 impl Lateness {
-    pub(super) fn stalled(&mut self, p: u64, from: u64, to: u64) {
-        let stalls = self.stalls.entry(p).or_default();
+    pub(super) fn stalled(&mut self, p: u64, aside: bool, from: u64, to: u64) {
+        let stalls = self.stalls.entry((p, aside)).or_default();
         stalls.push_back((from, to));
         if stalls.len() > STALLS {
             stalls.pop_front();
@@ -60,10 +65,13 @@ impl Lateness {
                 break;
             }
             let lateness = late.t.saturating_sub(late.due).saturating_sub(self.stall_between(&late));
+            let stood = |aside| self.stalls_of(late.p, aside).any(|&(from, to)| from <= late.due && late.due < to);
+            let blocked = late.aside && stood(false) && !stood(true);
             let Late { limit, is_loss, mut violation, .. } = late;
             violation.text += &format!(", {:.1} ms after it was due", lateness as f64 / 1e6);
             judged.push(Judged {
                 lateness: is_loss.then_some(lateness),
+                blocked,
                 violation: (lateness > limit).then_some(violation),
             });
         }
@@ -72,12 +80,16 @@ impl Lateness {
 
     /// A process that was killed tells of no stall any more, so what it did just before is not judged.
     pub(super) fn forget_process(&mut self, p: u64) {
-        self.stalls.remove(&p);
+        self.stalls.retain(|(of, _), _| *of != p);
         self.open.retain(|late| late.p != p);
     }
 
     fn stall_between(&self, late: &Late) -> u64 {
-        let stalls = self.stalls.get(&late.p).into_iter().flatten();
+        let stalls = self.stalls_of(late.p, late.aside);
         stalls.map(|&(from, to)| to.min(late.t).saturating_sub(from.max(late.due))).sum()
+    }
+
+    fn stalls_of(&self, p: u64, aside: bool) -> impl Iterator<Item = &(u64, u64)> {
+        self.stalls.get(&(p, aside)).into_iter().flatten()
     }
 }

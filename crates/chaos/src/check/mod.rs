@@ -137,9 +137,9 @@ impl Checker {
             What::Release { op, dropped } => self.released(*op, *dropped, event),
             What::Released { op } => self.release_returned(*op, true, event),
             What::Unreleased { op } => self.release_returned(*op, false, event),
-            What::Lost { op, .. } => self.lost(*op, event),
-            What::Accept { lock, tok, .. } => self.written(lock, *tok, true, event),
-            What::Reject { lock, tok, .. } => self.written(lock, *tok, false, event),
+            What::Lost { op, aside, .. } => self.lost(*op, *aside, event),
+            What::Accept { op, lock, tok } => self.written(lock, *op, *tok, true, event),
+            What::Reject { op, lock, tok } => self.written(lock, *op, *tok, false, event),
             What::Observed { op, lock, tok } => {
                 let at = self.lock(lock);
                 // Where two may lead, each may be seen: also one of before, where old data are there again.
@@ -153,7 +153,7 @@ impl Checker {
             What::Fault { id, kind, breaks, lock } => self.fault(*id, kind, *breaks, lock.as_ref()),
             What::Healed { id } => self.healed(*id, event),
             What::Killed { target } => self.killed(*target, t),
-            What::Stall { ns } => self.stalled(event.p, *ns, t),
+            What::Stall { ns, aside } => self.stalled(event.p, *aside, *ns, t),
             What::Gauge { name, value, baseline } => self.gauge(name, *value, *baseline, event),
             What::Kv { name, left, allowed } => self.left(name, *left, *allowed, event),
             What::End => {}

@@ -6,11 +6,12 @@ use leasehold::{ErrorKind, Guard, MultiGuard};
 use leasehold_chaos::{Mode, Policy, What};
 
 use super::{
+    aside::watch,
     client::Client,
     kind::nanos,
     recorder::now,
     resource::{Connection, Write1},
-    work::{ORDERS, ORDERS_1, unexpected, watch},
+    work::{ORDERS, ORDERS_1, unexpected},
 };
 
 const NAMES: [&str; 2] = [ORDERS, ORDERS_1];
@@ -46,13 +47,15 @@ pub(crate) async fn both(client: &Rc<Client>, resource: &mut Connection) {
     if held.remaining().is_zero() {
         return ops.into_iter().for_each(|op| client.record.at(t, What::Info { op }));
     }
+    let mut watched = Vec::new();
     for (op, guard) in ops.into_iter().zip(guards(&held)) {
         let (tok, valid) = (guard.fencing_token().get(), t + nanos(guard.remaining()).max(1));
         client.record.at(t, What::Ok { op, tok, valid });
-        tokio::task::spawn_local(watch(client.clone(), op, guard.lost()));
+        watched.push(watch(client, op, guard.view()));
     }
     use_both(client, ops, &held, resource).await;
-    for op in ops {
+    for (op, watched) in ops.into_iter().zip(watched) {
+        watched.ends();
         client.record.now(What::Release { op, dropped: false });
     }
     let released = held.release().await.is_ok();

@@ -50,9 +50,12 @@ impl Nemesis<'_> {
                 client.resume().await;
             }
             Fault::KillClient => client.replace(self.record).await,
-            Fault::BlockRuntime => {
+            Fault::BlockRuntime | Fault::BlockAndCut => {
                 client.say(&format!("block {}", length.as_millis())).await;
+                let proxies = if fault == Fault::BlockAndCut { &*client.proxies } else { &[] };
+                join_all(proxies.iter().map(Proxy::cut)).await;
                 tokio::time::sleep(length).await;
+                join_all(proxies.iter().map(Proxy::heal)).await;
             }
             Fault::LostAnswer(moment) | Fault::LateAnswer(moment) | Fault::LateRequest(moment) => {
                 self.moment(fault, moment, &client.proxies, length).await;

@@ -19,6 +19,7 @@ use tokio::{
 };
 
 use super::{
+    aside::Aside,
     foreign, idlers,
     kind::{self, Kind, NAIVE_FROM, nanos},
     lodgers::Lodgers,
@@ -64,6 +65,8 @@ pub(crate) struct Client {
     pub(crate) store: Store,
     pub(crate) record: Record,
     pub(crate) owner: Owner,
+    /// The thread that hears of losses, if its runtime does not.
+    pub(crate) aside: Option<Aside>,
     pub(crate) random: RefCell<fastrand::Rng>,
     ops: Cell<u64>,
     /// No new work is begun.
@@ -73,7 +76,8 @@ pub(crate) struct Client {
 impl Client {
     pub(super) fn new(plan: Plan, store: Store, record: Record, draining: watch::Receiver<bool>) -> Client {
         let random = RefCell::new(fastrand::Rng::with_seed(plan.seed));
-        Client { plan, store, record, owner: Owner::new(), random, ops: Cell::new(0), draining }
+        let aside = plan.own_thread.then(|| Aside::start(&plan));
+        Client { plan, store, record, owner: Owner::new(), aside, random, ops: Cell::new(0), draining }
     }
 
     /// Its numbers begin further on: it is beside another one in the same process.
@@ -217,7 +221,7 @@ async fn block(mut blocks: mpsc::UnboundedReceiver<Duration>) {
 }
 
 fn start(client: &Rc<Client>) -> Vec<JoinHandle<()>> {
-    tokio::task::spawn_local(note_stalls(client.clone()));
+    tokio::task::spawn_local(note_stalls(Record::new(&client.plan.folder, client.plan.p), false));
     if !client.plan.naive {
         tokio::task::spawn_local(looks::look(client.clone()));
         // Before a grant on Redlock is complete, its nodes say numbers of their own, and observers see them.
@@ -246,8 +250,8 @@ pub(super) async fn connect(plan: &Plan, draining: &watch::Receiver<bool>) -> Op
     }
 }
 
-/// Notes for how long this process, or its runtime, did not run: what is late meanwhile is not the library's fault.
-pub(super) async fn note_stalls(client: Rc<Client>) {
+/// Notes for how long this process, or this thread of it, did not run: what it hears late meanwhile is not the library's fault.
+pub(super) async fn note_stalls(record: Record, aside: bool) {
     let tick = Duration::from_millis(10);
     let mut last = now();
     loop {
@@ -256,7 +260,7 @@ pub(super) async fn note_stalls(client: Rc<Client>) {
         let before = std::mem::replace(&mut last, now());
         let stalled = (last - before).saturating_sub(nanos(tick));
         if stalled > nanos(tick) {
-            client.record.now(What::Stall { ns: stalled });
+            record.now(What::Stall { ns: stalled, aside });
         }
     }
 }

@@ -9,6 +9,8 @@ pub(crate) enum Fault {
     PauseClient,
     KillClient,
     BlockRuntime,
+    /// Its links are cut meanwhile: what it holds is lost while its runtime does not run.
+    BlockAndCut,
     Cut,
     Hold,
     LateReplies,
@@ -85,6 +87,8 @@ pub(crate) enum Target {
 
 const CLIENTS: &[Fault] = &[Fault::PauseClient, Fault::PauseClient, Fault::KillClient, Fault::BlockRuntime];
 const LINKS: &[Fault] = &[
+    Fault::BlockAndCut,
+    Fault::BlockAndCut,
     Fault::Cut,
     Fault::Hold,
     Fault::LateReplies,

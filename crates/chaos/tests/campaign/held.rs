@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Fenced, FencingToken, Guard, Leadership, Lost, Result};
+use leasehold::{Fenced, FencingToken, Guard, Leadership, Result};
 
 /// A guard, or a leadership.
 pub(super) enum Held {
@@ -39,10 +39,10 @@ impl Held {
         }
     }
 
-    pub(super) fn lost(&self) -> Lost {
+    pub(super) fn view(&self) -> leasehold::Held {
         match self {
-            Held::Guard(guard) => guard.lost(),
-            Held::Leadership(leads) => leads.lost(),
+            Held::Guard(guard) => guard.view(),
+            Held::Leadership(leads) => leads.view(),
         }
     }
 

@@ -112,6 +112,19 @@ impl Kind {
         2 * self.ttl() + Duration::from_secs(5)
     }
 
+    /// How many milliseconds beyond its lease a dead client may be in the way, as the store says; nothing, if its death is seen at once.
+    pub(crate) fn recovery(self) -> Option<u64> {
+        match self {
+            Kind::Sqlite => None,
+            Kind::Memory => Some(5),
+            Kind::Redis | Kind::Sentinel | Kind::Cluster => Some(200),
+            Kind::Postgres | Kind::PgBouncer => Some(250),
+            Kind::Redlock => Some(500),
+            Kind::Etcd | Kind::EtcdCluster => Some(2000),
+            Kind::ZooKeeper | Kind::Ensemble => Some(4000),
+        }
+    }
+
     /// How late things may be while the machine is busy with other things, too. Stalls of a client's process do not count.
     pub(crate) fn limits(self) -> Limits {
         let mut limits = Limits::default();

@@ -56,7 +56,7 @@ async fn live(
     let record = Record::new(&plan.folder, plan.p);
     let (leave, leaving) = watch::channel(false);
     let client = Rc::new(Client::new(plan.clone(), store.clone(), record, leaving).lodger(nth));
-    tokio::task::spawn_local(note_stalls(client.clone()));
+    tokio::task::spawn_local(note_stalls(Record::new(&plan.folder, plan.p), false));
     let tasks: Vec<_> = (0..2).map(|_| tokio::task::spawn_local(work::work(client.clone()))).collect();
     if nth == 1 {
         // The store is kept here before others use it.

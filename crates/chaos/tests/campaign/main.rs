@@ -6,11 +6,12 @@
 //!
 //! - `run` is one campaign; `kind` what is different about the stores; `servers` with `room`, `clients` what runs; `nemesis` when what breaks.
 //! - `faults` is which there are, `breaking` with `changes`, `handovers` and `databases` how each is made; `prove` keeps the numbers, and writes the page of them.
-//! - `client` with `lodgers` and `idlers`, `work` with `held`, `using`, `both` and `looks`, `resource` and `counter` are what the other processes do: they
+//! - `client` with `aside`, `lodgers` and `idlers`, `work` with `held`, `using`, `both` and `looks`, `resource` and `counter` are what the other processes do: they
 //!   are this program, started again. `foreign` starts another one in its place, with a client of another library.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, clippy::print_stderr, reason = "a program of tests")]
 
+mod aside;
 mod both;
 mod breaking;
 mod changes;

@@ -1,7 +1,7 @@
 //! The numbers of long campaigns, a line for each run, and the page that says what they come to: `docs/reliability.md`.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::Write,
     fs::{self, File},
     io::Write as _,
@@ -19,6 +19,8 @@ use super::{
 
 /// The page, with a word in braces where the numbers go.
 const PAGE: &str = include_str!("reliability.md");
+/// The faults by which a server loses data.
+const LOSSES: [&str; 4] = ["LoseData", "Restore", "EvictKeys", "DeleteFiles"];
 
 /// One run.
 #[derive(Serialize, Deserialize)]
@@ -27,10 +29,13 @@ struct Run {
     seed: u64,
     seconds: u64,
     commit: String,
+    /// How long leases were, in milliseconds.
+    lease: u64,
     passed: bool,
     violations: u64,
     figures: Figures,
     lateness: Times,
+    blocked: Times,
     recovery: Times,
     calm_recovery: Times,
     /// Of the naive clients.
@@ -38,25 +43,28 @@ struct Run {
     stale: usize,
 }
 
-/// How long something took, in milliseconds.
-#[derive(Clone, Copy, Default, Serialize, Deserialize)]
-struct Times {
-    count: u64,
-    p50: f64,
-    p99: f64,
-    max: f64,
-}
+/// How long something took each time, in milliseconds, from the shortest on.
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+struct Times(Vec<f64>);
 
 impl Times {
     fn of(histogram: &Histogram<u64>) -> Times {
-        let ms = |quantile| (histogram.value_at_quantile(quantile) as f64 / 1e4).round() / 100.0;
-        Times { count: histogram.len(), p50: ms(0.5), p99: ms(0.99), max: ms(1.0) }
+        let ms = |value| (value as f64 / 1e4).round() / 100.0;
+        let each = histogram.iter_recorded();
+        Times(each.flat_map(|it| vec![ms(it.value_iterated_to()); it.count_at_value() as usize]).collect())
     }
 
-    /// The worse of both.
-    fn and(self, other: Times) -> Times {
-        let (p50, p99, max) = (self.p50.max(other.p50), self.p99.max(other.p99), self.max.max(other.max));
-        Times { count: self.count + other.count, p50, p99, max }
+    fn all<'a>(each: impl Iterator<Item = &'a Times>) -> Times {
+        let mut all: Vec<f64> = each.flat_map(|times| &times.0).copied().collect();
+        all.sort_by(f64::total_cmp);
+        Times(all)
+    }
+
+    /// The smallest that so many of a hundred are not above.
+    fn percentile(&self, of: usize) -> f64 {
+        let at = (self.0.len() * of).div_ceil(100).saturating_sub(1);
+        self.0.get(at).copied().unwrap_or_default()
     }
 }
 
@@ -76,10 +84,12 @@ pub(crate) fn keep(kind: Kind, seed: u64, verdict: &Verdict) {
         seed,
         seconds: *seconds,
         commit: std::env::var("LEASEHOLD_COMMIT").unwrap_or_default(),
+        lease: kind.ttl().as_millis() as u64,
         passed: verdict.passed,
         violations: report.count,
         figures: report.figures.clone(),
         lateness: Times::of(&report.lateness),
+        blocked: Times::of(&report.blocked),
         recovery: Times::of(&report.recovery),
         calm_recovery: Times::of(&report.calm_recovery),
         overlaps: *overlaps,
@@ -99,7 +109,7 @@ pub(crate) fn write() {
         let stores = Kind::ALL.into_iter().map(move |kind| (kind, of(&kind)));
         stores.filter(|(_, runs)| !runs.is_empty()).collect::<Vec<_>>()
     };
-    let (mut sums, mut times) = (String::new(), String::new());
+    let (mut sums, mut losses, mut times) = (String::new(), String::new(), String::new());
     for (kind, runs) in stores() {
         let sum = |of: fn(&Run) -> u64| runs.iter().map(|run| of(run)).sum::<u64>();
         let faults = sum(|run| run.figures.faults.values().sum());
@@ -116,19 +126,59 @@ pub(crate) fn write() {
             sum(|run| run.overlaps as u64),
             sum(|run| run.stale as u64),
         );
-        let worst = |of: fn(&Run) -> Times| runs.iter().map(|run| of(run)).fold(Times::default(), Times::and);
-        let (loss, recovery, calm) =
-            (worst(|run| run.lateness), worst(|run| run.recovery), worst(|run| run.calm_recovery));
-        let lease = kind.ttl().as_millis();
-        let _ = writeln!(
-            times,
-            "| {name} | {} | {:.1} | {:.1} | {:.1} | {lease} | {} | {:.0} | {} | {:.0} |",
-            loss.count, loss.p50, loss.p99, loss.max, calm.count, calm.max, recovery.count, recovery.max
-        );
+        losses += &of_losses(name, &runs);
+        times += &recoveries(kind, &runs);
     }
-    let page = PAGE.replace("{sums}\n", &sums).replace("{times}\n", &times);
+    let page = PAGE.replace("{sums}\n", &sums).replace("{losses}\n", &losses).replace("{times}\n", &times);
     let page = page.replace("{faults}\n", &faults(&stores())).replace("{runs}\n", &each(&runs));
     fs::write(docs().join("reliability.md"), page).unwrap();
+}
+
+/// When losses were reported, and what was accepted where data were lost.
+fn of_losses(name: &str, runs: &[&Run]) -> String {
+    let all = Times::all(runs.iter().map(|run| &run.lateness));
+    let blocked = Times::all(runs.iter().map(|run| &run.blocked));
+    let lost = |run: &Run| run.figures.faults.keys().any(|kind| LOSSES.contains(&kind.as_str()));
+    let lost: Vec<&Figures> = runs.iter().filter(|run| lost(run)).map(|run| &run.figures).collect();
+    let writes: u64 = lost.iter().map(|figures| figures.held_writes).sum();
+    let accepted: u64 = lost.iter().map(|figures| figures.held_accepted).sum();
+    let share =
+        if writes == 0 { "–".to_owned() } else { format!("{:.1} %", 100.0 * accepted as f64 / writes as f64) };
+    format!(
+        "| {name} | {} | {:.1} | {:.1} | {:.1} | {} | {:.1} | {:.1} | {writes} | {share} |\n",
+        all.0.len(),
+        all.percentile(50),
+        all.percentile(99),
+        all.percentile(100),
+        blocked.0.len(),
+        blocked.percentile(99),
+        blocked.percentile(100),
+    )
+}
+
+/// How long a dead holder was in the way: a line for short leases, and one for long ones.
+fn recoveries(kind: Kind, runs: &[&Run]) -> String {
+    let mut lines = String::new();
+    for lease in runs.iter().map(|run| run.lease).collect::<BTreeSet<_>>() {
+        let runs = || runs.iter().filter(move |run| run.lease == lease);
+        let (calm, all) =
+            (Times::all(runs().map(|run| &run.calm_recovery)), Times::all(runs().map(|run| &run.recovery)));
+        if all.0.is_empty() {
+            continue;
+        }
+        let promised = kind.recovery().map_or("at once".to_owned(), |beyond| (lease + beyond).to_string());
+        let (name, worst) = (kind.name(), |times: &Times| format!("{:.0}", times.percentile(100)));
+        let alone = if calm.0.is_empty() { "–".to_owned() } else { worst(&calm) };
+        let _ = writeln!(
+            lines,
+            "| {name} | {lease} | {promised} | {} | {alone} | {} | {:.0} | {} |",
+            calm.0.len(),
+            all.0.len(),
+            all.percentile(50),
+            worst(&all)
+        );
+    }
+    lines
 }
 
 /// The faults by their kind, a line for each.

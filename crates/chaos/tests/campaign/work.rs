@@ -2,10 +2,11 @@
 
 use std::{rc::Rc, time::Duration};
 
-use leasehold::{Error, ErrorKind, Lock, Loss, Lost, Result};
+use leasehold::{Error, ErrorKind, Lock, Result};
 use leasehold_chaos::{Mode, Policy, What};
 
 use super::{
+    aside::{Watched, watch},
     both,
     client::Client,
     held::Held,
@@ -63,11 +64,9 @@ async fn once(client: &Rc<Client>, ask: &Ask, resource: &mut Connection) {
         // Servers may be down: no loop without a pause.
         return tokio::time::sleep(client.up_to(Duration::from_millis(20))).await;
     };
-    if !client.plan.naive {
-        tokio::task::spawn_local(watch(client.clone(), ask.op, held.lost()));
-    }
+    let watched = if client.plan.naive { Watched::default() } else { watch(client, ask.op, held.view()) };
     hold(client, ask, &held, resource).await;
-    end(client, ask, held, resource).await;
+    end(client, ask, held, &watched, resource).await;
 }
 
 /// Clients of one process in turn: each tries for what another one has released. Nobody else uses this lock.
@@ -209,15 +208,7 @@ pub(crate) fn unexpected(doing: &str, error: &Error) {
     eprintln!("UNEXPECTED {doing}: {error:?}");
 }
 
-/// Notes the loss, when it is reported.
-pub(crate) async fn watch(client: Rc<Client>, op: u64, lost: Lost) {
-    let loss = lost.await;
-    if loss != Loss::Released {
-        client.record.now(What::Lost { op, why: format!("{loss:?}") });
-    }
-}
-
-async fn end(client: &Client, ask: &Ask, held: Held, resource: &mut Connection) {
+async fn end(client: &Client, ask: &Ask, held: Held, watched: &Watched, resource: &mut Connection) {
     let (op, token) = (ask.op, held.token());
     if held.remaining().is_zero() && ask.mode.is_exclusive() && !client.plan.naive {
         // A write that was on its way when the lock was lost: the resource refuses it if somebody has written since.
@@ -226,6 +217,7 @@ async fn end(client: &Client, ask: &Ask, held: Held, resource: &mut Connection) 
         count(client, ask, token, resource).await;
     }
     let dropped = client.random(|random| random.u8(0..4) == 0) && !ask.is_brief();
+    watched.ends();
     client.record.now(What::Release { op, dropped });
     if dropped {
         return drop(held);

@@ -241,8 +241,9 @@ fn late_loss(h: &mut History) -> Option<()> {
 fn delay(h: &mut History, at: usize) -> Option<u64> {
     let Event { t, p, .. } = h.events[at];
     let late = t + limits().late + MS;
-    let excuse =
-        |event: &Event| event.p == p && matches!(event.what, What::Stall { ns } if event.t.saturating_sub(ns) <= late);
+    let excuse = |event: &Event| {
+        event.p == p && matches!(event.what, What::Stall { ns, .. } if event.t.saturating_sub(ns) <= late)
+    };
     let excused = h.events.iter().any(excuse) || !h.lives(p);
     h.events[at].t = late;
     (!excused).then_some(late)

@@ -99,7 +99,7 @@ fn a_lock_is_held_until_its_release_or_until_its_validity_ends() {
     assert!(!held().get(50, 2, 200).has_order(), "both are valid");
     assert!(held().release(30, 1).get(50, 2, 200).has_order());
     assert!(held().get(100, 2, 200).has_order(), "the validity was over");
-    let lost = || held().say(40, What::Lost { op: 1, why: "evicted".into() });
+    let lost = || held().say(40, What::Lost { op: 1, why: "evicted".into(), aside: false });
     assert!(
         lost().get(50, 2, 200).has_order()
             && !lost().say(45, What::Use { op: 2, valid: 1 }).get(39, 2, 200).has_order()

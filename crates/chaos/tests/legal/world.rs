@@ -67,7 +67,7 @@ impl World {
                 self.processes[at].1 = None;
                 self.say(0, What::Healed { id: fault });
                 let ns = self.t - since;
-                self.say(p, What::Stall { ns });
+                self.say(p, What::Stall { ns, aside: false });
             }
         }
     }
@@ -82,7 +82,7 @@ impl World {
             if claim.told && !claim.lost && self.t >= claim.sent + TTL - MARGIN {
                 claim.lost = true;
                 for op in claim.guards.clone() {
-                    self.say(claim.p, What::Lost { op, why: "expired".into() });
+                    self.say(claim.p, What::Lost { op, why: "expired".into(), aside: false });
                 }
             } else if claim.renewing && !claim.lost && !forgotten && self.t >= claim.sent + TTL / 3 {
                 claim.sent = self.t;

@@ -122,6 +122,7 @@ const LEGAL: &[(&str, &str)] = &[
     ),
     ("who was killed holds nothing", "10 holds 1 x, 20 killed 1 @0, 21 uses 1, 30 holds 2 x, 40 releases 2, 50 ends"),
     ("a process that stood still is late", "10 holds 1 x, 2000 loses 1, 2001 stalled 1 980, 6000 ends"),
+    ("so is a thread beside", "10 holds 1 x, 2000 loses-aside 1, 2001 stalled-aside 1 980, 6000 ends"),
     (
         "a place that was seen too late is not passed",
         "10 holds 1 x, 20 asks 2 x, 30 asks 3 x, 31 is-queued 2, 40 releases 1, 42 granted 3, 50 releases 3, 52 granted 2 4, 60 releases 2, 70 ends",
@@ -201,6 +202,8 @@ const FURTHER: &[(Rule, &str)] = &[
     (Rule::Stuck, "10 holds 1 x, 20 asks 2 x, 30 drops 1, 12291 granted 2, 12300 releases 2, 15000 ends"),
     (Rule::LateLoss, "10 holds 1 x, 2000 loses 1, 2001 stalled 1 900, 6000 ends"),
     (Rule::LateLoss, "10 holds 1 x, 2000 loses 1, 2001 stalled 2 980, 6000 ends"),
+    (Rule::LateLoss, "10 holds 1 x, 2000 loses-aside 1, 2001 stalled 1 980, 6000 ends"),
+    (Rule::LateLoss, "10 holds 1 x, 2000 loses 1, 2001 stalled-aside 1 980, 6000 ends"),
 ];
 
 #[test]
@@ -234,6 +237,34 @@ fn the_time_after_a_death_is_counted_for_who_waited() {
     assert_eq!(taken(disturbed), ((one, took), (0, 0)));
     let nobody = "10 holds 1 x, 30 killed 1 @0, 40 asks 2 x, 430 granted 2, 440 releases 2, 450 ends";
     assert_eq!(taken(nobody), ((0, 0), (0, 0)));
+}
+
+#[test]
+fn losses_are_counted_that_are_heard_of_beside_a_blocked_runtime() {
+    let blocked = |story: &str| {
+        let report = report(story, &[]);
+        (report.lateness.len(), report.blocked.len(), report.blocked.max() / 1_000_000)
+    };
+    let (losses, counted, late) = blocked("10 holds 1 x, 1052 loses-aside 1, 2000 stalled 1 1500, 6000 ends");
+    assert!(losses == 1 && counted == 1 && (40..42).contains(&late));
+    for not in ["loses 1, 2000 stalled 1 1500", "loses-aside 1", "loses-aside 1, 1100 stalled 1 50"] {
+        let story = format!("10 holds 1 x, 1052 {not}, 6000 ends");
+        assert_eq!(blocked(&story), (1, 0, 0), "{not}");
+    }
+    let both = "10 holds 1 x, 1052 loses-aside 1, 1053 stalled-aside 1 900, 2000 stalled 1 1500, 6000 ends";
+    assert_eq!(blocked(both), (1, 0, 0));
+}
+
+#[test]
+fn writes_under_valid_holds_are_counted() {
+    let held = |story| {
+        let figures = report(story, &[]).figures;
+        (figures.held_writes, figures.held_accepted)
+    };
+    assert_eq!(held("10 holds 7 x, 20 accepts 7, 30 releases 7, 40 ends"), (1, 1));
+    assert_eq!(held("5 accepts 9, 10 holds 7 x, 20 rejects 7, 30 releases 7, 40 ends"), (1, 0));
+    assert_eq!(held("10 holds 7 x, 20 releases 7, 30 accepts 7, 40 ends"), (0, 0));
+    assert_eq!(held("10 holds 7 x, 1020 accepts 7, 1030 loses 7, 6000 ends"), (0, 0));
 }
 
 #[test]

@@ -49,7 +49,9 @@ fn events(sentence: &str) -> Vec<Event> {
         "is-released" => vec![What::Released { op }],
         "is-not-released" => vec![What::Unreleased { op }],
         "releases" => vec![What::Release { op, dropped: false }, What::Released { op }],
-        "loses" => vec![What::Lost { op, why: "expired".into() }],
+        "loses" | "loses-aside" => {
+            vec![What::Lost { op, why: "expired".into(), aside: *verb == "loses-aside" }]
+        }
         "is-queued" => vec![What::Queued { op }],
         "accepts" => vec![What::Accept { op, lock: a, tok: op }],
         "rejects" => vec![What::Reject { op, lock: a, tok: op }],
@@ -57,7 +59,9 @@ fn events(sentence: &str) -> Vec<Event> {
         "fault" => vec![What::Fault { id: 1, kind: "test".into(), breaks: breaks(rest[0]), lock: None }],
         "healed" => vec![What::Healed { id: 1 }],
         "killed" => vec![What::Killed { target: op }],
-        "stalled" => vec![What::Stall { ns: number(1).unwrap() * MS }],
+        "stalled" | "stalled-aside" => {
+            vec![What::Stall { ns: number(1).unwrap() * MS, aside: *verb == "stalled-aside" }]
+        }
         "had" | "has" => vec![What::Gauge { name, value: number(1).unwrap(), baseline: *verb == "had" }],
         "left" => vec![What::Kv { name, left: op, allowed: number(1).unwrap() }],
         "ends" => vec![What::End],
