@@ -185,10 +185,12 @@ class Record:
         os.write(self.file, line.encode())
 
 
-def listen(drains):
+def listen(drains, lease):
     for line in sys.stdin:
         if line.strip() == "drain":
             drains.set()
+            # A call of that library may hang: this is no trouble of ours, and its session ends as after a death.
+            threading.Timer(5 + 2 * lease, os._exit, [0]).start()
     os._exit(3)
 
 
@@ -259,7 +261,7 @@ class Worker:
 
 def main(p, folder, url, lease, seed):
     drains, record, lease = threading.Event(), Record(folder, int(p)), int(lease) / 1000
-    threading.Thread(target=listen, args=(drains,), daemon=True).start()
+    threading.Thread(target=listen, args=(drains, lease), daemon=True).start()
     threading.Thread(target=note_stalls, args=(record,), daemon=True).start()
     url = urlsplit(url)
     worker = Worker(CLIENTS[url.scheme](url, lease), record, lease, int(seed))
