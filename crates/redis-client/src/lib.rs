@@ -23,6 +23,6 @@ pub use crate::error::{again, junk, of_request};
 pub use crate::inbox::{Inbox, attempt};
 pub use crate::names::Names;
 pub use crate::record::{Ahead, Fields, record};
-pub use crate::script::{CLOCK, Call, Script, run_all};
+pub use crate::script::{CLOCK, Call, GivenUp, Script, run_all};
 pub use crate::server::{Sentinels, Server, granted_ttl, server_of_sentinels, servers};
 pub use crate::walk::walk;

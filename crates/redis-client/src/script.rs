@@ -3,13 +3,15 @@
 use std::borrow::Borrow;
 use std::fmt::Display;
 use std::io::Write;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::slice;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
 
 use futures_util::future::join_all;
 use leasehold_core::Result;
-use leasehold_core::support::fault;
+use leasehold_core::support::{fault, locked};
 use redis::{Arg, Cmd, Pipeline, RedisWrite, ServerErrorKind, Value};
+use tokio::task::unconstrained;
 
 use crate::connection::Connection;
 use crate::error::again;
@@ -44,6 +46,23 @@ impl Script {
     }
 }
 
+/// Whether some calls are given up. Whoever gives them up may then send what undoes them, by the same connections: nothing of them is sent
+/// behind that. While one of them is being sent, giving up waits.
+#[derive(Clone, Debug, Default)]
+pub struct GivenUp(Arc<Mutex<bool>>);
+
+impl GivenUp {
+    /// They are, from now on.
+    pub fn set(&self) {
+        *locked(&self.0) = true;
+    }
+
+    /// They are not while this is held. `None` also while another one of them is being sent: no thread waits here, as it may hold others.
+    fn not_yet(&self) -> Option<MutexGuard<'_, bool>> {
+        self.0.try_lock().ok().filter(|given_up| !**given_up)
+    }
+}
+
 /// One run of a script.
 #[derive(Clone)]
 #[allow(missing_debug_implementations, reason = "it carries a claim's id")]
@@ -54,8 +73,7 @@ pub struct Call {
     keys: usize,
     /// The number of the only connection that may carry it.
     over: Option<u64>,
-    /// Set once nobody needs it any more.
-    given_up: Option<Arc<AtomicBool>>,
+    given_up: Option<GivenUp>,
 }
 
 impl Call {
@@ -82,24 +100,25 @@ impl Call {
         self
     }
 
-    /// Sends it once at most from when this is set: what the server did not know by then, it is not taught. Whoever sets it may send what undoes
-    /// the call, and nothing of the call comes behind that.
+    /// Sends it until this is set: what the server does not know by then, it is not taught.
     #[must_use]
-    pub fn until(mut self, given_up: Arc<AtomicBool>) -> Call {
+    pub fn until(mut self, given_up: GivenUp) -> Call {
         self.given_up = Some(given_up);
         self
     }
 
-    fn is_given_up(&self) -> bool {
-        self.given_up.as_ref().is_some_and(|it| it.load(Ordering::Relaxed))
+    /// It is not given up while this is held. `None`: it is.
+    fn wanted(&self) -> Option<Option<MutexGuard<'_, bool>>> {
+        self.given_up.as_ref().map_or(Some(None), |it| it.not_yet().map(Some))
     }
 
     /// Runs it: one request, two if the server did not know the script.
     pub async fn run(&self, connection: &Connection) -> Result<Value> {
         let mut answer = connection.send_one(self.over, &self.command).await?;
-        if unknown(&answer) && !self.is_given_up() {
+        if unknown(&answer) {
             // Boxed: it is rare, and its space would be that of each call.
-            answer = Box::pin(connection.send_one(self.over, &self.teaching())).await?;
+            let mut taught = Box::pin(together(connection, slice::from_ref(self), vec![0], true)).await?;
+            answer = taught.pop().map_or(answer, |(_, taught)| taught);
         }
         connection.refusal(answer)
     }
@@ -134,7 +153,8 @@ impl Call {
     }
 }
 
-/// Runs all of these, of one script: many in one flight, and all flights side by side; answers in the same order and number.
+/// Runs all of these, of one script: many in one flight, and all flights side by side; answers in the same order and number. One that is
+/// given up before it is sent has the answer nil.
 pub async fn run_all(connection: &Connection, calls: &[Call]) -> Vec<Result<Value>> {
     let answers = answers(connection, calls).await.into_iter();
     answers.map(|answer| answer.and_then(|answer| connection.refusal(answer))).collect()
@@ -152,26 +172,52 @@ pub(crate) async fn answers<C: Borrow<Call>>(connection: &Connection, calls: &[C
 
 /// One flight, two if the server did not know the script. `Err`: all are unknown.
 async fn fly<C: Borrow<Call>>(connection: &Connection, calls: &[C]) -> Result<Vec<Value>> {
-    let mut flight = Pipeline::with_capacity(calls.len());
-    for call in calls {
-        flight.add_command(call.borrow().command.clone());
-    }
-    let over = calls.iter().find_map(|call| call.borrow().over);
-    let mut answers = connection.send_many(over, &flight).await?;
-    let missed = |i: &usize| unknown(&answers[*i]) && !calls[*i].borrow().is_given_up();
-    let missed: Vec<usize> = (0..answers.len()).filter(missed).collect();
-    if !missed.is_empty() {
-        let mut flight = Pipeline::with_capacity(missed.len());
-        for (nth, i) in missed.iter().enumerate() {
-            let call = calls[*i].borrow();
-            // The first one teaches the server the script; the others follow it on the same connection.
-            flight.add_command(if nth == 0 { call.teaching() } else { call.command.clone() });
-        }
-        for (i, answer) in missed.into_iter().zip(connection.send_many(over, &flight).await?) {
+    let mut answers = vec![Value::Nil; calls.len()];
+    let mut open: Vec<usize> = (0..calls.len()).collect();
+    for teaches in [false, true] {
+        for (i, answer) in together(connection, calls, open, teaches).await? {
             answers[i] = answer;
+        }
+        open = (0..answers.len()).filter(|i| unknown(&answers[*i])).collect();
+        if open.is_empty() {
+            break;
         }
     }
     Ok(answers)
+}
+
+/// Sends these of the calls together, but for those that are given up. Answers with their numbers.
+async fn together<C: Borrow<Call>>(
+    connection: &Connection,
+    calls: &[C],
+    which: Vec<usize>,
+    teaches: bool,
+) -> Result<Vec<(usize, Value)>> {
+    let over = calls.iter().find_map(|call| call.borrow().over);
+    let (mut flight, mut sent) = (Pipeline::with_capacity(which.len()), Vec::with_capacity(which.len()));
+    let (mut request, begun);
+    {
+        let mut wanted = Vec::new();
+        for i in which {
+            let call = calls[i].borrow();
+            let Some(given_up) = call.wanted() else { continue };
+            wanted.extend(given_up);
+            // The first one teaches the server the script; the others follow it on the same connection.
+            flight.add_command(if teaches && sent.is_empty() { call.teaching() } else { call.command.clone() });
+            sent.push(i);
+        }
+        if sent.is_empty() {
+            return Ok(Vec::new());
+        }
+        request = Box::pin(unconstrained(connection.send_many(over, &flight)));
+        // Polled, it is on the connection, behind all that are. It is polled once more at once.
+        begun = request.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    }
+    let answers = match begun {
+        Poll::Ready(answers) => answers,
+        Poll::Pending => request.await,
+    };
+    Ok(sent.into_iter().zip(answers?).collect())
 }
 
 fn unknown(answer: &Value) -> bool {

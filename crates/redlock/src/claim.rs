@@ -1,13 +1,12 @@
 //! Claiming: a majority or nothing, and a token that a majority knows.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold_core::seam::{Claim, Claimed, Grant, Mode, Moment, Place, Validity, WaitPolicy, Waiting};
 use leasehold_core::support::fault;
 use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Result};
-use leasehold_redis_client::{Ahead, Fields, record};
+use leasehold_redis_client::{Ahead, Fields, GivenUp, record};
 use redis::Value;
 
 use crate::Shared;
@@ -47,11 +46,13 @@ impl Shared {
             self.give_back(claim, Leaves::NoAttempt, (0..self.nodes.len()).collect()).await;
         }
         let (waits, sent) = (claim.policy != WaitPolicy::Try, Moment::now());
-        let released = Arc::new(AtomicBool::new(false));
+        let released = GivenUp::default();
         let (tally, requests) = self.poll(claim, waits, &released).await;
         let agreed = self.agree(claim, &tally).await;
-        // Before its withdrawal is sent: no node is sent the claim once more behind that.
-        released.store(!matches!(agreed, Ok(Some(_))), Ordering::Relaxed);
+        if !matches!(agreed, Ok(Some(_))) {
+            // Before its withdrawal is sent: no node is sent the claim once more behind that.
+            released.set();
+        }
         await_later(requests);
         if let Ok(Some(token)) = agreed {
             self.remember(claim, token, released);
@@ -73,7 +74,7 @@ impl Shared {
     }
 
     /// Asks every node, until a majority granted or no majority can any more. Those that have not answered yet come, too.
-    async fn poll(&self, claim: &Claim, waits: bool, released: &Arc<AtomicBool>) -> (Tally, InFlight<Result<Value>>) {
+    async fn poll(&self, claim: &Claim, waits: bool, released: &GivenUp) -> (Tally, InFlight<Result<Value>>) {
         let call = self.call("claim", claim).arg(self.nodes.proposal()).arg(u8::from(waits));
         let sent = Moment::now();
         let mut requests = self.nodes.send(call.until(released.clone()));
@@ -128,7 +129,7 @@ impl Shared {
     }
 
     /// Claims a hold of ours again, as this claim says. Answers whether a majority has it.
-    async fn again(&self, claim: &Claim, token: FencingToken, released: Arc<AtomicBool>) -> Result<bool> {
+    async fn again(&self, claim: &Claim, token: FencingToken, released: GivenUp) -> Result<bool> {
         let extended = self.extend(claim, token).await;
         if matches!(&extended, Ok(true)) || extended.as_ref().is_err_and(|e| e.kind() == ErrorKind::Ambiguous) {
             self.remember(claim, token, released);
@@ -137,7 +138,7 @@ impl Shared {
     }
 
     /// This is what the hold is from now on.
-    fn remember(&self, claim: &Claim, token: FencingToken, released: Arc<AtomicBool>) {
+    fn remember(&self, claim: &Claim, token: FencingToken, released: GivenUp) {
         let mut holds = self.holds();
         let was_shared = holds.get(&claim.id).is_some_and(|held| held.claim.mode == Mode::Shared);
         let mut claim = claim.clone();

@@ -1,12 +1,11 @@
 //! What the nodes store of a claim, and what this client remembers of its own holds.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use leasehold_core::FencingToken;
 use leasehold_core::seam::Claim;
-use leasehold_redis_client::granted_ttl;
+use leasehold_redis_client::{GivenUp, granted_ttl};
 
 use crate::MIN_TTL;
 
@@ -17,8 +16,8 @@ pub(crate) struct Held {
     pub(crate) token: FencingToken,
     /// The claim as it is now. It is shared once a majority made it so, or may have: then never again exclusive.
     pub(crate) claim: Arc<Claim>,
-    /// Set before its release is sent: what a node did not know the script of is not sent there once more, behind that.
-    pub(crate) released: Arc<AtomicBool>,
+    /// Set before its release is sent: nothing that takes a node is sent there behind that.
+    pub(crate) released: GivenUp,
 }
 
 /// The lease in whole milliseconds, rounded up.

@@ -199,7 +199,7 @@ impl Shared {
     /// It is not a hold any more: what takes it back may be sent.
     fn forget(&self, id: ClaimId) {
         if let Some(held) = self.holds().remove(&id) {
-            held.released.store(true, Ordering::Relaxed);
+            held.released.set();
         }
     }
 

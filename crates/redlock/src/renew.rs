@@ -99,10 +99,9 @@ impl Shared {
                 let lacks = |count: &Count| count.verdict(&shared.nodes) == Some(true) && count.gone.contains(&node);
                 let lacking = held.iter().zip(&counts).filter(|(_, count)| lacks(count));
                 let calls = lacking.filter_map(|(id, _)| {
-                    // As it is by now, and numbered before the last check.
+                    // As it is by now.
                     let Held { token, claim, released } = shared.held(*id)?;
-                    let call = shared.renew_call(&claim, token, "top").until(released);
-                    shared.held(*id).filter(|held| held.token == token).map(|_| call)
+                    Some(shared.renew_call(&claim, token, "top").until(released))
                 });
                 let calls: Vec<Call> = calls.collect();
                 shared.nodes.send_to(node, calls).await;

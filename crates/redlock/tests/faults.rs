@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod common;
+#[path = "faults/flushed.rs"]
+mod flushed;
 #[path = "faults/late.rs"]
 mod late;
 

@@ -11,7 +11,7 @@ const STORES: [(&str, usize); 8] = [
     ("memory", 502),
     ("sqlite", 2628),
     ("redis", 1578),
-    ("redis-client", 2308),
+    ("redis-client", 2344),
     ("redlock", 1178),
     ("etcd", 3028),
     ("zookeeper", 2763),

@@ -1,12 +1,14 @@
 //! Requests that arrive late, and how a store is connected.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use futures_util::future::join;
 use leasehold_core::ErrorKind;
 use leasehold_core::seam::{Claimed, WaitPolicy};
-use leasehold_redis_client::CLOCK;
+use leasehold_redis_client::{CLOCK, Call, Connection, GivenUp, Inbox, Script, Server, run_all};
 use leasehold_redlock::Redlock;
+use leasehold_redlock::client::{Client, Value, pipe};
 use leasehold_testbed::{Proxy, Redis, RedisOptions};
 
 use super::*;
@@ -112,6 +114,52 @@ async fn a_try_that_is_withdrawn_is_taught_to_no_node() {
         until_held_on(&nodes, &behind, 3).await;
         renewed(&store, &behind, token).await;
         assert_eq!(value(&nodes[2], "x").await, None);
+    })
+    .await;
+}
+
+/// As long as those of a store: to send it takes a moment.
+static APPENDS: LazyLock<Script> =
+    LazyLock::new(|| Script::new(&["return redis.call('RPUSH', KEYS[1], ARGV[1]) -- ", &"and so on ".repeat(1500)]));
+
+const ROUNDS: usize = 2000;
+
+/// A call is taken back by another thread, whenever that is: while its first answer is on its way, or while it is sent once more, alone or
+/// in a flight. What takes it back is the last that the server gets.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_takes_a_call_back_comes_behind_it() {
+    bounded(async {
+        let node = Redis::start().await.unwrap();
+        let info = Client::open(node.url()).unwrap().get_connection_info().clone();
+        let made = Connection::new(Server::from(info), Duration::from_secs(20), Duration::ZERO, &Inbox::new(false));
+        let connection = Arc::new(made.unwrap());
+        connection.connect().await.unwrap();
+        let (takes_back, mut look) = (pipe().cmd("RPUSH").arg("x").arg("taken back").clone(), pipe());
+        look.cmd("LRANGE").arg("x").arg(0).arg(-1).cmd("DEL").arg("x").cmd("SCRIPT").arg("FLUSH");
+        let (mut moment, mut was_sent) = (Duration::ZERO, 0);
+        for round in 0..ROUNDS {
+            let given_up = GivenUp::default();
+            let call = Call::of(&APPENDS, 1).arg("x").arg("call").until(given_up.clone());
+            let (there, start) = (connection.clone(), clock());
+            let answered = tokio::spawn(async move {
+                if round % 2 == 0 { call.run(&there).await } else { run_all(&there, &[call]).await.remove(0) }
+            });
+            while start.elapsed() < moment {
+                std::hint::spin_loop();
+            }
+            given_up.set();
+            connection.send(&takes_back).await.unwrap();
+            let answer = answered.await.unwrap();
+            let said = connection.send(&look).await.unwrap().remove(0);
+            let said = said.as_sequence().unwrap();
+            let last = said.last().unwrap();
+            assert_eq!(*last, Value::BulkString(b"taken back".to_vec()), "{round}: {said:?}, {answer:?}");
+            // Near to the moment at which it is sent once more.
+            let (step, is_late) = (Duration::from_micros(fastrand::u64(..20)), said.len() > 1);
+            moment = if is_late { moment.saturating_sub(step) } else { moment + step };
+            was_sent += u32::from(is_late);
+        }
+        println!("{was_sent} of {ROUNDS} were sent once more; the last was taken back after {moment:?}");
     })
     .await;
 }
