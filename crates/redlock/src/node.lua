@@ -275,11 +275,12 @@ local function leave(who)
   call('HDEL', WAITERS, who)
 end
 
--- The waiter for which a freed lock is reserved for a moment: its id, its mode, for how long.
+-- The waiter for which a freed lock is reserved for a moment: its id, its mode, for how long. What is over goes.
 local function reserved()
   local deadline, who, as = string.match(call('HGET', WAITERS, 'next') or '', '^(%d+) (%S+) (%S)$')
   local left = deadline and deadline - now
   if left and left > 0 and left <= GRACE then return who, as, left end
+  if left then call('HDEL', WAITERS, 'next') end
 end
 
 -- Notifies the first waiter that is admitted now, once until it claims again; with a reader, the other readers too.

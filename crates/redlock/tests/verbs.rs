@@ -274,3 +274,28 @@ async fn a_claim_takes_one_round_trip_also_where_nodes_get_it_later() {
     })
     .await;
 }
+
+/// A lock is reserved for the waiter that was notified. That one comes when this is over: what was noted of it goes, too.
+#[tokio::test]
+async fn a_waiter_that_comes_late_leaves_nothing() {
+    bounded(async {
+        let nodes = Redis::start_many(3).await.unwrap();
+        let (store, other) = (client(&nodes).await, client(&nodes).await);
+        let (holder, waiter) = (fast("x"), claim("x", Mode::Exclusive, WaitPolicy::Fast, 10 * TTL));
+        granted(&store, &holder).await;
+        until_held_on(&nodes, &holder, 3).await;
+        assert!(matches!(other.claim(&waiter).await.unwrap(), Claimed::Waiting(_)));
+        given_back(&store, &holder).await;
+        for node in &nodes {
+            while node.command(&["HGET", "{x}:rw", "next"]).await.unwrap().text().is_none() {
+                sleep(10).await;
+            }
+        }
+        // Longer than the lock is reserved.
+        sleep(80).await;
+        granted(&other, &waiter).await;
+        given_back(&other, &waiter).await;
+        within(5, until_clean(&nodes.iter().collect::<Vec<_>>())).await;
+    })
+    .await;
+}
