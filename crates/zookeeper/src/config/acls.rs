@@ -73,4 +73,18 @@ mod tests {
             assert!(e.kind() == ErrorKind::Invalid && e.to_string().contains("DELETE"), "{e}");
         }
     }
+
+    #[test]
+    fn each_of_four_permissions_is_needed() {
+        let four = [Permission::READ, Permission::WRITE, Permission::CREATE, Permission::DELETE];
+        let acl = |permission| Acl::new(permission, AuthId::anyone());
+        let all = four.into_iter().fold(Permission::NONE, |all, one| all | one);
+        Config::new("a").acls(&[acl(all)]).checked().unwrap();
+        for lacking in 0..4 {
+            let others = four.iter().enumerate().filter(|(nth, _)| *nth != lacking);
+            let others = others.fold(Permission::ADMIN, |all, (_, one)| all | *one);
+            let e = Config::new("a").acls(&[acl(others)]).checked().unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::Invalid, "{others:?}");
+        }
+    }
 }

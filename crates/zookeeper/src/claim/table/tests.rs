@@ -145,6 +145,19 @@ fn only_the_end_of_a_hold_that_was_alone_needs_no_look_at_the_queue() {
     assert_eq!((released(&mut claims, first, &before), known(&mut claims, id)), (vec![id], "unknown"));
 }
 
+/// A permit may be free, or not, when all that was waited for is gone: others hold some, or wait for more.
+#[test]
+fn a_waiter_for_permits_looks_at_the_queue_whatever_has_ended() {
+    for (mode, after) in [(Mode::Permits { n: 1, of: 2 }, "unknown"), (Mode::Shared, "first")] {
+        let mut claims = Claims::default();
+        let ((holder, before), (id, _)) = (created(&mut claims, 1), created(&mut claims, 2));
+        claims.tracked.get_mut(&id).unwrap().stored.0 = mode;
+        let (_, _open) = waiting(&mut claims, id, &before);
+        claims.holds_as(&before, Mode::Exclusive, false);
+        assert_eq!((released(&mut claims, holder, &before), known(&mut claims, id)), (vec![id], after), "{mode:?}");
+    }
+}
+
 #[test]
 fn a_waiter_reads_the_queue_after_a_downgrade_a_change_and_a_new_connection() {
     let mut claims = Claims::default();
