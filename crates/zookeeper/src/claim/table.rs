@@ -291,7 +291,7 @@ impl Tracked {
         let Some(wait) = &mut self.wait else { return if self.held.is_some() { Known::Held } else { Known::Unknown } };
         let alone = matches!(self.stored.0, Mode::Exclusive | Mode::Shared);
         match wait.hint.0.load(Ordering::SeqCst) {
-            _ if wait.connection.has_changed().is_err() => Known::Unknown,
+            _ if !matches!(wait.connection.has_changed(), Ok(false)) => Known::Unknown,
             0 => {
                 wait.looks = wait.looks.wrapping_add(1);
                 let followed = wait.followed.iter().filter(|_| wait.looks.is_multiple_of(FULL_LOOK));

@@ -169,6 +169,9 @@ fn a_waiter_reads_the_queue_after_a_downgrade_a_change_and_a_new_connection() {
     hint.change();
     assert_eq!(known(&mut claims, id), "unknown");
     let (_, open) = waiting(&mut claims, id, &before);
+    open.send_replace(());
+    assert_eq!(known(&mut claims, id), "unknown", "the connection was abandoned");
+    let (_, open) = waiting(&mut claims, id, &before);
     drop(open);
     assert_eq!(known(&mut claims, id), "unknown", "the connection was lost");
 }
