@@ -2,6 +2,7 @@
 
 pub(crate) mod handler;
 pub(crate) mod table;
+pub(crate) mod unread;
 mod wait;
 
 use std::num::NonZeroI64;

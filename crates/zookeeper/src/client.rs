@@ -27,3 +27,4 @@ pub(crate) use secure::secure_host;
 pub(crate) use session::{Session, SessionHandler};
 pub(crate) use sessions::Sessions;
 pub(crate) use shared::Shared;
+pub(crate) use turns::Turns;

@@ -1,20 +1,20 @@
 //! Renewing: whether what was claimed is still there. Nothing here extends a lease: keep-alives do.
 
+mod places;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use futures_util::stream::{self, StreamExt, TryStreamExt};
-use leasehold_core::seam::{Admission, Claim, ClaimId, LeaseRef, Mode, Moment, Renewal, admit};
+use leasehold_core::seam::{Claim, ClaimId, LeaseRef, Moment, Renewal};
 use leasehold_core::support::fault;
 use leasehold_core::{Error, ErrorKind, Loss};
-use zookeeper_client::Error as ZkError;
 
 use crate::claim::table::{Claims, Due, Session, Tracked, lose};
-use crate::client::{AT_ONCE, Client, Node, Sessions};
-use crate::entry::{is_shared, loaded, modes, queue};
+use crate::client::Sessions;
 use crate::error::Answer;
+pub(crate) use crate::renew::places::verify_places;
 
 /// See [`Backend::renew`](leasehold_core::seam::Backend::renew). One request for each session.
 pub(crate) async fn renew(sessions: &Sessions<Claims>, leases: &[LeaseRef]) -> Vec<Renewal> {
@@ -102,46 +102,4 @@ async fn verify(session: &Session, due: Due, loss: Loss) -> Answer<()> {
         });
     }
     Ok(())
-}
-
-/// After each reconnect, once: whether each hold is still where it holds in its queue. Where the server has old data again, the entry of a
-/// session that had ended may be before it again, and whoever has that is granted: then the hold is lost, and its entry is removed.
-pub(crate) async fn verify_places(session: &Session) -> Answer<()> {
-    let Some(over) = session.handler().unread.clone() else { return Ok(()) };
-    let client = session.client()?;
-    if !client.closed.same_channel(&over) {
-        return Err(ZkError::ConnectionLoss);
-    }
-    let holds: Vec<_> = {
-        let claims = session.handler();
-        let held = claims.tracked.iter().filter(|(_, tracked)| tracked.held.is_some());
-        held.map(|(id, tracked)| (*id, tracked.entry.clone(), tracked.stored.0)).collect()
-    };
-    let each = holds
-        .into_iter()
-        .map(async |(id, entry, mode)| Ok(is_kept_out(&client, &entry, mode).await?.then_some((id, entry))));
-    let read = stream::iter(each).buffer_unordered(AT_ONCE).try_collect::<Vec<Option<(ClaimId, Node)>>>();
-    let mut lost: Vec<(ClaimId, Node)> = session.limited(read).await?.into_iter().flatten().collect();
-    let mut claims = session.handler();
-    // Unless the claim has another entry by now.
-    lost.retain(|(id, entry)| claims.with_entry(*id, entry).is_some());
-    lost.iter().for_each(|(id, _)| claims.abandon(*id));
-    claims.unread.take_if(|unread| unread.same_channel(&over));
-    drop(claims);
-    lost.into_iter().for_each(|(id, _)| session.notifier.lost(id, Loss::Gone));
-    Ok(())
-}
-
-/// Whether somebody is before this entry who keeps a claim of this mode out.
-async fn is_kept_out(client: &Client, entry: &Node, mode: Mode) -> Answer<bool> {
-    let mut before = queue(client, entry.parent()).await?;
-    // What is not there is found missing elsewhere.
-    before.truncate(before.iter().position(|child| entry.is(&child.node)).unwrap_or_default());
-    if admit(&modes(&before), mode) == Admission::In {
-        return Ok(false);
-    }
-    // One of them may have been downgraded, which only its data say.
-    let before = loaded(client, entry.parent(), before).await?;
-    let before = before.iter().map(|(child, data, _)| if is_shared(data) { Mode::Shared } else { child.mode });
-    Ok(admit(&before.collect::<Vec<_>>(), mode) != Admission::In)
 }

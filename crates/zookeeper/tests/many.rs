@@ -11,8 +11,9 @@ use std::time::Duration;
 use common::*;
 use futures_util::future::try_join_all;
 use futures_util::stream::{self, StreamExt};
-use leasehold_core::seam::{Backend, LeaseRef, Moment, Renewal};
+use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Mode, Moment, Renewal};
 use leasehold_core::{Guard, Store};
+use leasehold_testbed::seam::within;
 use leasehold_testbed::{Proxy, ZooKeeper as Server, ZooKeeperOptions};
 
 fn is_campaign() -> bool {
@@ -66,6 +67,41 @@ async fn many_holds_outlast_latency_and_cuts() {
     })
     .await
     .unwrap();
+}
+
+/// Takes this lock so often, many at once, and renews all after a reconnect: in one session, whose holds are compared with their queues then.
+async fn outlast_a_reconnect(holds: usize, link: Duration, claim: impl Fn(usize) -> Claim) {
+    let server = Server::start().await.unwrap();
+    let proxy = Proxy::to(server.addr()).await.unwrap();
+    let client = at(proxy.addr()).await;
+    let taken = stream::iter((0..holds).map(claim)).map(async |claim| {
+        // A hundred at once on a busy machine: a request may be given up.
+        loop {
+            if let Ok(Claimed::Granted(grant)) = client.claim(&claim).await {
+                return LeaseRef::new(Arc::new(claim), grant.place, Some(grant.token));
+            }
+        }
+    });
+    let leases: Vec<LeaseRef> = taken.buffer_unordered(100).collect().await;
+    proxy.delay(link);
+    proxy.disconnect().await;
+    until(|| async {
+        let renewed = client.renew(&leases).await.unwrap();
+        assert!(!renewed.iter().any(|it| matches!(it, Renewal::Lost(_))), "lost, and nobody else was there");
+        renewed.iter().all(|it| matches!(it, Renewal::Renewed(_)))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_readers_of_one_lock_outlast_a_reconnect() {
+    within(40, outlast_a_reconnect(2000, Duration::ZERO, |_| of_mode(Mode::Shared, "a"))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_locks_outlast_a_reconnect_over_a_slow_link() {
+    within(40, outlast_a_reconnect(3000, Duration::from_millis(100), |i| of_mode(Mode::Exclusive, &format!("a{i}"))))
+        .await;
 }
 
 /// Nodes of the same session come and go while its nodes are compared. What stays is verified all the same.

@@ -4,6 +4,7 @@ use leasehold_core::Loss;
 use leasehold_core::seam::Moment;
 
 use crate::claim::table::{Claims, Session, grants, lose};
+use crate::claim::unread::Unread;
 use crate::client::{Closed, SessionHandler};
 use crate::error::Answer;
 use crate::release::remove_abandoned;
@@ -25,7 +26,9 @@ impl SessionHandler for Claims {
     }
 
     fn reconnected(&mut self, over: &Closed) {
-        self.unread = Some(over.clone());
+        if let Some(before) = self.unread.replace(Unread::over(over)) {
+            before.turns.look_again();
+        }
     }
 
     async fn notified(session: &Session) -> Answer<()> {

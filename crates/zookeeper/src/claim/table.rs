@@ -11,6 +11,7 @@ use leasehold_core::support::OwnMap;
 use leasehold_core::{Contention, Loss};
 use tokio::task::JoinSet;
 
+use crate::claim::unread::Unread;
 use crate::client::{self, Closed, Liveness, Node, Shared};
 use crate::entry::Queue;
 
@@ -37,8 +38,8 @@ pub(crate) struct Claims {
     bytes: usize,
     /// When the entries were last compared with the session's nodes.
     pub(crate) last_verified: Option<Moment>,
-    /// The connection that was made anew, until the queues of all holds were read over it.
-    pub(crate) unread: Option<Closed>,
+    /// After a reconnect: the queues of holds that were not read since.
+    pub(crate) unread: Option<Unread>,
     /// The entries of this session, by their paths, until it is known that they are gone. One that was granted exclusively, and that
     /// nobody follows, is not among them: nobody will.
     own: HashMap<Arc<str>, Own>,

@@ -11,6 +11,7 @@ use leasehold_core::{ErrorKind, Guard, Store};
 pub use leasehold_testbed::seam::{bounded as limited, busy, granted, until, waiting};
 use leasehold_testbed::{Proxy, ZooKeeper as Server};
 use leasehold_zookeeper::ZooKeeper;
+use zookeeper_client::{Acls, Client, CreateMode, CreateOptions};
 
 /// So long a session that hardly a keep-alive falls into a test.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -101,4 +102,19 @@ pub async fn hold_patiently(store: &Store, name: &str, ttl: Duration) -> Guard {
             Err(e) => assert!(e.is_retryable(), "{e:?}"),
         }
     }
+}
+
+/// The path of the first entry that this lock could have: nobody has that, and whoever comes is behind it.
+pub async fn first_of(raw: &Client, lock: &str, ending: &str) -> String {
+    let options = anybodys(CreateMode::Persistent);
+    let node = format!("/test/{lock}");
+    raw.mkdir(&node, &options).await.unwrap();
+    raw.create(&format!("{node}/_c_counted"), b"", &options).await.unwrap();
+    raw.delete(&format!("{node}/_c_counted"), None).await.unwrap();
+    format!("{node}/_c_00010203-0405-0607-0809-0a0b0c0d0e0f-{ending}0000000000")
+}
+
+/// How a node is created that anybody may use.
+pub fn anybodys(mode: CreateMode) -> CreateOptions<'static> {
+    mode.with_acls(Acls::anyone_all())
 }

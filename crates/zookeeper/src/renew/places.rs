@@ -1,0 +1,105 @@
+//! Whether each hold is still where it holds in its queue: after each reconnect, once.
+//!
+//! Where the server has old data again, the entry of a session that had ended may be before a hold again, and whoever has that is granted:
+//! then the hold is lost, and its entry is removed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use leasehold_core::Loss;
+use leasehold_core::seam::{ClaimId, Mode, holding};
+use zookeeper_client::{Error as ZkError, MultiReadResult, MultiReader};
+
+use crate::claim::table::Session;
+use crate::client::{AT_ONCE, Client, Node, found, read};
+use crate::entry::{in_order, is_shared, modes};
+use crate::error::Answer;
+
+/// Requests under way at once, each for many queues.
+const REQUESTS: usize = 8;
+
+/// A claim that is granted, with the entry by which it holds.
+type Hold = (ClaimId, Node);
+
+/// Each queue is read once, by one task for all. What was read stays so if this is given up: the next call reads the others.
+pub(crate) async fn verify_places(session: &Session) -> Answer<()> {
+    let Some(turns) = session.handler().unread.as_ref().map(|unread| unread.turns.clone()) else { return Ok(()) };
+    let done = || match &session.handler().unread {
+        Some(unread) if Arc::ptr_eq(&unread.turns, &turns) => None,
+        Some(_) => Some(Err(ZkError::ConnectionLoss)),
+        None => Some(Ok(())),
+    };
+    let _turn = match turns.unless(session.config.timeout * 2, done).await {
+        Ok(done) => return done,
+        Err(turn) => turn,
+    };
+    let client = session.client()?;
+    if session.handler().unread.as_ref().is_some_and(|unread| !unread.is_over(&client)) {
+        return Err(ZkError::ConnectionLoss);
+    }
+    let holds = unread(session);
+    let each = stream::iter(holds.chunks(AT_ONCE)).map(Ok);
+    let all = each.try_for_each_concurrent(REQUESTS, async |holds| verify_in(session, &client, holds).await);
+    session.limited(all).await?;
+    session.handler().unread.take_if(|unread| unread.is_over(&client));
+    Ok(())
+}
+
+/// The holds in queues that were not read yet, by the paths of their locks' nodes.
+fn unread(session: &Session) -> Vec<(String, Vec<Hold>)> {
+    let claims = session.handler();
+    let is_read = |parent: &str| claims.unread.as_ref().is_none_or(|unread| unread.read.contains(parent));
+    let mut queues: BTreeMap<&str, Vec<Hold>> = BTreeMap::new();
+    for (id, tracked) in claims.tracked.iter().filter(|(_, tracked)| tracked.held.is_some()) {
+        let parent = tracked.entry.parent();
+        if !is_read(parent) {
+            queues.entry(parent).or_default().push((*id, tracked.entry.clone()));
+        }
+    }
+    queues.into_iter().map(|(parent, holds)| (parent.to_owned(), holds)).collect()
+}
+
+/// Reads these queues by one request. The holds that are kept out there are lost.
+async fn verify_in(session: &Session, client: &Client, queues: &[(String, Vec<Hold>)]) -> Answer<()> {
+    let parents: Vec<&String> = queues.iter().map(|(parent, _)| parent).collect();
+    let answers = read(client, &parents, MultiReader::add_get_children).await?;
+    for ((parent, holds), answer) in queues.iter().zip(answers) {
+        let children = match answer {
+            MultiReadResult::Children { children } => children,
+            // Holds that are not there are found missing elsewhere.
+            MultiReadResult::Error { err: ZkError::NoNode } => Vec::new(),
+            MultiReadResult::Error { err } => return Err(err),
+            _ => return Err(ZkError::UnexpectedError("another read was answered".to_owned())),
+        };
+        let mut lost = kept_out(client, parent, &children, holds).await?;
+        let mut claims = session.handler();
+        // Unless the claim has another entry by now.
+        lost.retain(|(id, entry)| claims.with_entry(*id, entry).is_some());
+        lost.iter().for_each(|(id, _)| claims.abandon(*id));
+        if let Some(unread) = claims.unread.as_mut().filter(|unread| unread.is_over(client)) {
+            unread.read.insert(parent.clone());
+        }
+        drop(claims);
+        lost.into_iter().for_each(|(id, _)| session.notifier.lost(id, Loss::Gone));
+    }
+    Ok(())
+}
+
+/// Those of these holds that somebody before them keeps out.
+async fn kept_out(client: &Client, parent: &str, children: &[String], holds: &[Hold]) -> Answer<Vec<Hold>> {
+    let holds: HashMap<&str, &Hold> = holds.iter().map(|hold| (hold.1.name(), hold)).collect();
+    let mut queue = in_order(client, parent, children).await?;
+    let behind = holding(&modes(&queue));
+    if !queue.iter().skip(behind).any(|child| holds.contains_key(&*child.node)) {
+        return Ok(Vec::new());
+    }
+    // The first one may have been downgraded, which only its data say.
+    match found(client.get_data(&format!("{parent}/{}", queue[0].node)).await)? {
+        Some((data, _)) if is_shared(&data) => queue[0].mode = Mode::Shared,
+        Some(_) => {}
+        None => drop(queue.remove(0)),
+    }
+    let behind = queue.iter().skip(holding(&modes(&queue)));
+    Ok(behind.filter_map(|child| holds.get(&*child.node).map(|hold| (*hold).clone())).collect())
+}
