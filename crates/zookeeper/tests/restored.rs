@@ -107,3 +107,37 @@ async fn who_is_behind_a_waiter_of_before_has_lost() {
     })
     .await;
 }
+
+/// What a client had released since is in the data of before, ahead of what the same client was granted then: nobody comes to hold by
+/// that, and it is removed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_its_own_client_had_released_keeps_no_hold_out() {
+    limited(async {
+        let server = server().await;
+        let client = client(&server).await;
+        let (first, follows) = (fair("a", TTL), fair("a", TTL));
+        let place = granted(&client, &first).await.place;
+        waiting(&client, &follows).await;
+        server.kill().await.unwrap();
+        let saved = server.data().with_extension("saved");
+        copy(server.data(), &saved);
+        server.start_again().await.unwrap();
+        until(|| async { client.release(&first, Some(&place)).await.is_ok() }).await;
+        until(|| async { matches!(client.claim(&follows).await, Ok(Claimed::Granted(_))) }).await;
+        let grant = granted(&client, &follows).await;
+        let lease = [LeaseRef::new(Arc::new(follows), grant.place, Some(grant.token))];
+        server.kill().await.unwrap();
+        copy(&saved, server.data());
+        server.start_again().await.unwrap();
+        until(|| async {
+            match client.renew(&lease).await.unwrap().remove(0) {
+                Renewal::Lost(loss) => panic!("{loss:?}: nobody else can hold"),
+                renewed => matches!(renewed, Renewal::Renewed(_)),
+            }
+        })
+        .await;
+        let is_alone = |queue: LockQueue| queue.waiters.is_empty() && queue.holders[0].token == Some(grant.token);
+        until(|| async { client.inspect(&first.name).await.is_ok_and(is_alone) }).await;
+    })
+    .await;
+}

@@ -22,6 +22,13 @@ const REQUESTS: usize = 8;
 /// A claim that is granted, with the entry by which it holds.
 type Hold = (ClaimId, Node);
 
+/// What this session has in one queue: its holds, and what it is about to remove.
+#[derive(Default)]
+struct Own {
+    holds: Vec<Hold>,
+    abandoned: Vec<Node>,
+}
+
 /// Each queue is read once, by one task for all. What was read stays so if this is given up: the next call reads the others.
 pub(crate) async fn verify_places(session: &Session) -> Answer<()> {
     let Some(turns) = session.handler().unread.as_ref().map(|unread| unread.turns.clone()) else { return Ok(()) };
@@ -38,33 +45,41 @@ pub(crate) async fn verify_places(session: &Session) -> Answer<()> {
     if session.handler().unread.as_ref().is_some_and(|unread| !unread.is_over(&client)) {
         return Err(ZkError::ConnectionLoss);
     }
-    let holds = unread(session);
-    let each = stream::iter(holds.chunks(AT_ONCE)).map(Ok);
-    let all = each.try_for_each_concurrent(REQUESTS, async |holds| verify_in(session, &client, holds).await);
+    // First, what is there again although this session had removed it: nobody comes to hold by that.
+    let nodes = session.nodes().await?;
+    session.handler().abandon_strays(nodes);
+    let own = unread(session);
+    let each = stream::iter(own.chunks(AT_ONCE)).map(Ok);
+    let all = each.try_for_each_concurrent(REQUESTS, async |own| verify_in(session, &client, own).await);
     session.limited(all).await?;
     session.handler().unread.take_if(|unread| unread.is_over(&client));
     Ok(())
 }
 
-/// The holds in queues that were not read yet, by the paths of their locks' nodes.
-fn unread(session: &Session) -> Vec<(String, Vec<Hold>)> {
+/// The queues that were not read yet, by the paths of their locks' nodes.
+fn unread(session: &Session) -> Vec<(String, Own)> {
     let claims = session.handler();
     let is_read = |parent: &str| claims.unread.as_ref().is_none_or(|unread| unread.read.contains(parent));
-    let mut queues: BTreeMap<&str, Vec<Hold>> = BTreeMap::new();
+    let mut queues: BTreeMap<&str, Own> = BTreeMap::new();
     for (id, tracked) in claims.tracked.iter().filter(|(_, tracked)| tracked.held.is_some()) {
         let parent = tracked.entry.parent();
         if !is_read(parent) {
-            queues.entry(parent).or_default().push((*id, tracked.entry.clone()));
+            queues.entry(parent).or_default().holds.push((*id, tracked.entry.clone()));
         }
     }
-    queues.into_iter().map(|(parent, holds)| (parent.to_owned(), holds)).collect()
+    for entry in claims.abandoned.values().flatten() {
+        if let Some(own) = queues.get_mut(entry.parent()) {
+            own.abandoned.push(entry.clone());
+        }
+    }
+    queues.into_iter().map(|(parent, own)| (parent.to_owned(), own)).collect()
 }
 
 /// Reads these queues by one request. The holds that are kept out there are lost.
-async fn verify_in(session: &Session, client: &Client, queues: &[(String, Vec<Hold>)]) -> Answer<()> {
+async fn verify_in(session: &Session, client: &Client, queues: &[(String, Own)]) -> Answer<()> {
     let parents: Vec<&String> = queues.iter().map(|(parent, _)| parent).collect();
     let answers = read(client, &parents, MultiReader::add_get_children).await?;
-    for ((parent, holds), answer) in queues.iter().zip(answers) {
+    for ((parent, own), answer) in queues.iter().zip(answers) {
         let children = match answer {
             MultiReadResult::Children { children } => children,
             // Holds that are not there are found missing elsewhere.
@@ -72,7 +87,7 @@ async fn verify_in(session: &Session, client: &Client, queues: &[(String, Vec<Ho
             MultiReadResult::Error { err } => return Err(err),
             _ => return Err(ZkError::UnexpectedError("another read was answered".to_owned())),
         };
-        let mut lost = kept_out(client, parent, &children, holds).await?;
+        let mut lost = kept_out(client, parent, &children, own).await?;
         let mut claims = session.handler();
         // Unless the claim has another entry by now.
         lost.retain(|(id, entry)| claims.with_entry(*id, entry).is_some());
@@ -86,10 +101,11 @@ async fn verify_in(session: &Session, client: &Client, queues: &[(String, Vec<Ho
     Ok(())
 }
 
-/// Those of these holds that somebody before them keeps out.
-async fn kept_out(client: &Client, parent: &str, children: &[String], holds: &[Hold]) -> Answer<Vec<Hold>> {
-    let holds: HashMap<&str, &Hold> = holds.iter().map(|hold| (hold.1.name(), hold)).collect();
+/// Those of this session's holds that somebody before them keeps out.
+async fn kept_out(client: &Client, parent: &str, children: &[String], own: &Own) -> Answer<Vec<Hold>> {
+    let holds: HashMap<&str, &Hold> = own.holds.iter().map(|hold| (hold.1.name(), hold)).collect();
     let mut queue = in_order(client, parent, children).await?;
+    queue.retain(|child| !own.abandoned.iter().any(|entry| entry.is(&child.node)));
     let behind = holding(&modes(&queue));
     if !queue.iter().skip(behind).any(|child| holds.contains_key(&*child.node)) {
         return Ok(Vec::new());
