@@ -220,7 +220,7 @@ fn unexpected(doing: &str, error: &Error) {
 async fn watch_loss(client: Rc<Client>, op: u64, lost: leasehold::Lost) {
     let loss = lost.await;
     if loss != Loss::Released {
-        client.now(What::Lost { op, why: format!("{loss:?}") });
+        client.now(What::Lost { op, why: format!("{loss:?}"), aside: false });
     }
 }
 
@@ -233,7 +233,7 @@ async fn note_stalls(client: Rc<Client>) {
         let before = std::mem::replace(&mut last, now());
         let stalled = (last - before).saturating_sub(nanos(tick));
         if stalled > nanos(tick) {
-            client.now(What::Stall { ns: stalled });
+            client.now(What::Stall { ns: stalled, aside: false });
         }
     }
 }
