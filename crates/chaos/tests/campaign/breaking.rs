@@ -5,7 +5,6 @@ use std::{fs, path::Path, process::Command, time::Duration};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use futures_util::future::join_all;
 use leasehold_testbed::{Etcd, Proxy, Redis, Server};
-use serde_json::Value;
 use tokio::time::timeout;
 use zookeeper_client::{Client, Error};
 
@@ -200,8 +199,8 @@ impl Nemesis<'_> {
             (Servers::File(room), _) if fault == Fault::FillDisk => self.fill_disk(room, length).await,
             (Servers::File(room), _) => self.delete_files(room),
             (Servers::Postgres(server, _), _) => databases::terminate(server, self.kind.ttl()).await,
-            (Servers::Etcd(server), _) => of_etcd(server, fault, self.kind.ttl()).await,
-            (Servers::EtcdCluster(cluster), _) => of_etcd(&cluster.members()[0], fault, self.kind.ttl()).await,
+            (Servers::Etcd(server), _) => self.of_etcd(server, fault).await,
+            (Servers::EtcdCluster(cluster), _) => self.of_etcd(&cluster.members()[0], fault).await,
             _ => self.tell_a_server(fault).await,
         }
     }
@@ -326,24 +325,4 @@ async fn delete_entries(servers: &str, lock: &str) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-async fn of_etcd(server: &Etcd, fault: Fault, within: Duration) {
-    if fault == Fault::ChangeUsers {
-        changes::change_users(server, within).await;
-    } else {
-        compact(server, within).await;
-    }
-}
-
-/// Forgets all revisions before this one.
-async fn compact(server: &Etcd, within: Duration) {
-    let compact = async {
-        let range = server.post("/v3/kv/range", r#"{"key":"AA=="}"#).await.ok()?;
-        let range: Value = serde_json::from_str(&range).ok()?;
-        let revision = &range["header"]["revision"];
-        server.post("/v3/kv/compaction", &format!(r#"{{"revision":{revision}}}"#)).await.ok()
-    };
-    // A server that is down or does not answer is left alone.
-    let _ = timeout(within, compact).await;
 }

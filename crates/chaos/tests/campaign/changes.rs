@@ -1,11 +1,12 @@
-//! What changes around a store: the clock of its server, the limits of its members, its room, and its users.
+//! What changes around a store: the clock of its server, the limits of its members, its room, its users, and what else an etcd is told.
 
 use std::time::Duration;
 
 use leasehold_testbed::{Etcd, Redis, Server, ZooKeeper};
+use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
-use super::{breaking::AGAIN, kind::Kind, nemesis::Nemesis, room::Room, servers::Servers};
+use super::{breaking::AGAIN, faults::Fault, kind::Kind, nemesis::Nemesis, room::Room, servers::Servers};
 
 /// What takes room beside the locks of a server of Redis: so many keys of so many bytes, for a minute at most.
 const FILL: &str = "for n = 1, 16 do redis.call('SET', 'filler' .. n, string.rep('x', 65536), 'PX', 60000) end";
@@ -61,6 +62,19 @@ impl Nemesis<'_> {
         told(server, &["EVAL", EMPTY, "0"]).await;
     }
 
+    /// A server that is down or does not answer is left alone.
+    pub(super) async fn of_etcd(&self, server: &Etcd, fault: Fault) {
+        let which = self.random.borrow_mut().usize(..);
+        let change = async {
+            match fault {
+                Fault::ChangeUsers => drop(server.change_users().await),
+                Fault::EndSession => drop(end_session(server, which).await),
+                _ => drop(compact(server).await),
+            }
+        };
+        let _ = timeout(self.kind.ttl(), change).await;
+    }
+
     /// A disk has no room left. Its files may be deleted beside, and no others can be made.
     pub(super) async fn fill_disk(&self, room: &Room, length: Duration) {
         room.fill();
@@ -90,9 +104,19 @@ pub(super) async fn told(server: &Redis, words: &[&str]) {
     }
 }
 
-/// Makes the tokens of all users old. A server that is down or does not answer is left alone.
-pub(super) async fn change_users(server: &Etcd, within: Duration) {
-    let _ = timeout(within, server.change_users()).await;
+/// Revokes one of the leases that there are, as `etcdctl lease revoke` does.
+async fn end_session(server: &Etcd, which: usize) -> Option<()> {
+    let leases: Value = serde_json::from_str(&server.post("/v3/lease/leases", "{}").await.ok()?).ok()?;
+    let leases = leases["leases"].as_array().filter(|leases| !leases.is_empty())?;
+    let id = &leases[which % leases.len()]["ID"];
+    server.post("/v3/lease/revoke", &format!(r#"{{"ID":{id}}}"#)).await.ok().map(drop)
+}
+
+/// Forgets all revisions before this one.
+async fn compact(server: &Etcd) -> Option<()> {
+    let range: Value = serde_json::from_str(&server.post("/v3/kv/range", r#"{"key":"AA=="}"#).await.ok()?).ok()?;
+    let revision = &range["header"]["revision"];
+    server.post("/v3/kv/compaction", &format!(r#"{{"revision":{revision}}}"#)).await.ok().map(drop)
 }
 
 /// How long a user's token is good, which is counted in whole seconds: not for longer than a lease.

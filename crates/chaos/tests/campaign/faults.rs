@@ -63,6 +63,8 @@ pub(crate) enum Fault {
     FillDisk,
     /// What is asked with earlier tokens of users is refused.
     ChangeUsers,
+    /// Somebody else ends a client's session, and with it goes all that the client has by it.
+    EndSession,
 }
 
 /// Which request of a client.
@@ -129,6 +131,7 @@ const SCRIPTS: &[Fault] = &[Fault::ForgetScripts, Fault::CloseSubscriptions];
 
 /// What a run of some stores has that [loses no data](loses_data).
 const CLOCKS: &[Fault] = &[Fault::ClockForward, Fault::ClockBack, Fault::ClockBack];
+const ETCD: &[Fault] = &[Fault::Compact, Fault::EndSession];
 const USERS: &[Fault] = &[Fault::ChangeUsers, Fault::ChangeUsers];
 
 /// Those of a store, in the run with this seed.
@@ -149,8 +152,8 @@ pub(crate) fn faults(kind: Kind, seed: u64) -> Vec<Fault> {
             REDIS_LOSSES,
             &[Fault::Evict, Fault::ClockAhead, Fault::FillMemory],
         ],
-        Kind::Etcd => &[CLIENTS, LINKS, SERVERS, BY_HAND, or(LOSSES, USERS), &[Fault::Compact]],
-        Kind::EtcdCluster => &[CLIENTS, LINKS, SERVERS, MEMBERS, BY_HAND, or(LOSSES, USERS), &[Fault::Compact]],
+        Kind::Etcd => &[CLIENTS, LINKS, SERVERS, BY_HAND, or(LOSSES, USERS), ETCD],
+        Kind::EtcdCluster => &[CLIENTS, LINKS, SERVERS, MEMBERS, BY_HAND, or(LOSSES, USERS), ETCD],
         Kind::ZooKeeper => &[CLIENTS, LINKS, SERVERS, BY_HAND, LOSSES, LIMITS],
         Kind::Ensemble => &[CLIENTS, LINKS, SERVERS, MEMBERS, BY_HAND, LOSSES, LIMITS, LIMITS],
         // A server that is started again has the part that it began with: sentinels would not set that right soon.
@@ -178,7 +181,7 @@ impl Fault {
             // A lease lasts longer then.
             Fault::ClockBack if kind.is_database() => Breaks::Nothing,
             Fault::DeleteKeys | Fault::Evict | Fault::LoseData | Fault::Restore | Fault::FailOver => Breaks::Exclusion,
-            Fault::EvictKeys | Fault::ClockForward | Fault::ClockBack => Breaks::Exclusion,
+            Fault::EvictKeys | Fault::EndSession | Fault::ClockForward | Fault::ClockBack => Breaks::Exclusion,
             _ => Breaks::Nothing,
         }
     }
@@ -197,6 +200,7 @@ impl Fault {
             | Fault::CloseSubscriptions
             | Fault::Compact
             | Fault::ChangeUsers
+            | Fault::EndSession
             | Fault::DeleteFiles
             | Fault::FillDisk
             | Fault::DeleteKeys
