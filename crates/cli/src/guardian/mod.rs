@@ -14,8 +14,10 @@ pub(crate) mod wire;
 
 use std::cell::{Cell, RefCell};
 use std::ffi::OsString;
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use fork::{Fork, fork};
@@ -97,14 +99,24 @@ impl Guardian {
 
     /// The next event of the guardian; `None`: it has ended. Cancel-safe.
     pub(crate) async fn next(&self) -> io::Result<Option<Event>> {
-        loop {
-            self.socket.readable().await?;
-            match self.socket.try_io(Interest::READABLE, || wire::receive(&self.socket, &mut self.room.borrow_mut())) {
-                Ok(event) => return Ok(event.map(|(event, _)| event)),
-                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-                Err(e) => return Err(e),
+        let receive = || wire::receive(&self.socket, &mut self.room.borrow_mut());
+        let is_none_yet = |e: &io::Error| matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
+        let received = poll_fn(|cx| {
+            loop {
+                // Before the runtime knows of it: a process that was stopped sees its timers first.
+                match receive() {
+                    Err(e) if is_none_yet(&e) => {}
+                    received => return Poll::Ready(received),
+                }
+                ready!(self.socket.poll_read_ready(cx))?;
+                // By this the runtime forgets that it was readable.
+                match self.socket.try_io(Interest::READABLE, receive) {
+                    Err(e) if is_none_yet(&e) => {}
+                    received => return Poll::Ready(received),
+                }
             }
-        }
+        });
+        Ok(received.await?.map(|(event, _)| event))
     }
 
     /// Kills a guardian that no longer answers. The kernel kills the program with it; the rest comes to us.

@@ -53,6 +53,23 @@ async fn a_stopped_command(stage: &Stage) {
     assert_eq!(two.holder.end().code(), Some(76));
 }
 
+/// What the guardian said meanwhile is heard before it is taken for dead.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_is_stopped_before_its_guardian_has_answered() {
+    let stage = support::sqlite().await;
+    let mut two = Two::start(&stage);
+    let guardian = two.holder.guardian();
+    send(guardian, Signal::STOP);
+    // It is asked in each twentieth of a lease, and has a third of one to answer.
+    std::thread::sleep(stage.ttl / 8);
+    two.holder.signal(Signal::STOP);
+    until("the stop of the command", || is_stopped(two.holder.pid()).then_some(()));
+    send(guardian, Signal::CONT);
+    two.assert_apart();
+    two.holder.signal(Signal::CONT);
+    assert_eq!(two.holder.end().code(), Some(76));
+}
+
 async fn a_killed_command(stage: &Stage) {
     let mut two = Two::start(stage);
     two.holder.signal(Signal::KILL);
