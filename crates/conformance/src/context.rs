@@ -310,9 +310,13 @@ pub fn busy(what: &str, answer: Result<Claimed>) -> Contention {
     }
 }
 
-/// Claims what is free: what is to be renewed and given back.
+/// Claims what is free: what is to be renewed and given back. A store that a busy machine could not reach in time is asked once more.
 pub async fn taken(client: &dyn Backend, claim: Claim) -> LeaseRef {
-    let grant = granted(client.claim(&claim).await);
+    let mut answer = client.claim(&claim).await;
+    if answer.as_ref().is_err_and(|e| e.kind() == ErrorKind::Unavailable) {
+        answer = client.claim(&claim).await;
+    }
+    let grant = granted(answer);
     LeaseRef::new(Arc::new(claim), grant.place, Some(grant.token))
 }
 
