@@ -161,13 +161,11 @@ impl Link {
     }
 
     async fn ask_one(&self, master: &str, peer: &Peer) -> Result<Said> {
-        let asking = async {
-            let config = AsyncConnectionConfig::new().set_response_timeout(None);
-            let (mut connection, _) = self.open(peer, config, UnderWay::default()).await?;
-            ask(master, peer, &mut connection).await
-        };
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        // That has a limit of its own, and says more when it is over.
+        let (mut connection, _) = self.open(peer, config, UnderWay::default()).await?;
         let late = |_| Err(peer.at(&Error::new(ErrorKind::Unavailable, "it did not answer in time")));
-        timeout(self.timeout, asking).await.unwrap_or_else(late)
+        timeout(self.timeout, ask(master, peer, &mut connection)).await.unwrap_or_else(late)
     }
 
     /// Listens to all sentinels for as long as the link is there.
