@@ -150,9 +150,8 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Figures { events, grants, refusals, unknown, accepted, rejected, losses, killed, queued, faults, .. } =
-            &self.figures;
-        let Figures { held_writes, held_accepted, .. } = self.figures;
+        let Figures { events, grants, refusals, unknown, losses, killed, queued, faults, .. } = &self.figures;
+        let Figures { accepted, rejected, held_writes, held_accepted, .. } = &self.figures;
         writeln!(
             f,
             "{events} events: {grants} grants, {refusals} refusals, {unknown} without a result, {losses} losses"

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::tokens::{Floor, Tokens};
+use super::{
+    tokens::{Floor, Tokens},
+    waits,
+};
 use crate::{
     event::{Event, Mode, Policy},
     report::Violation,
@@ -76,10 +79,14 @@ impl Lock {
     }
 
     /// Who asked for it does so no more, and has withdrawn what it had in the queue, or does that now, within `wake`. One that waited
-    /// may have been in the way of others up to now; so may one that had it while it waited for another lock.
+    /// may have been in the way of others up to now, unless one that was in the queue before it still waits; so may one that had it while it
+    /// waited for another lock.
     pub(super) fn withdrawn(&mut self, waiter: &Waiter, t: u64, wake: u64) {
         self.withdrawn_by = self.withdrawn_by.max(t.saturating_add(wake));
-        if waiter.policy != Policy::Try || waiter.deadline.is_some() {
+        let queues = waiter.policy == Policy::Fair && waiter.owner.is_none();
+        let is_behind = queues && self.waiting.values().any(|other| waits::precedes(other, waiter));
+        let waited = waiter.policy != Policy::Try || waiter.deadline.is_some();
+        if waited && !is_behind {
             self.released = self.released.max(t);
         }
     }

@@ -21,7 +21,7 @@ use super::{
 /// For how long it does nothing, at least, and how much longer at most.
 const NOTHING: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
 
-/// Acquires in two runtimes, of which one is driven no more from then on, gives back both, and notes what the processor does in the other
+/// Acquires in two runtimes, of which one is soon driven no more, gives back both, and notes what the processor does in the other
 /// one meanwhile. Again and again with another client, until it drains.
 pub(crate) fn idle(plan: &Plan, draining: &watch::Receiver<bool>) {
     let (record, mut random) = (Record::new(&plan.folder, plan.p), fastrand::Rng::with_seed(plan.seed));
@@ -31,10 +31,11 @@ pub(crate) fn idle(plan: &Plan, draining: &watch::Receiver<bool>) {
     while !*draining.borrow() {
         let here = runtime();
         let Some(store) = LocalSet::new().block_on(&here, connect(plan, draining)) else { return };
-        let mut some = || plan.kind.ttl().mul_f64(random.f64() / 3.0);
-        let (there, first) = here.block_on(elsewhere(store.clone(), some()));
-        let second = here.block_on(store.lock("idle/here").try_acquire()).ok();
-        here.block_on(async { sleep(some()).await });
+        // The other one may be driven until it has planned renewals of both, or only for a moment.
+        let [length, pause, rest] = [1.0, 0.3, 0.3].map(|most| plan.kind.ttl().mul_f64(most * random.f64()));
+        let both = async { tokio::join!(elsewhere(store.clone(), length), later(&store, pause)) };
+        let ((there, first), second) = here.block_on(both);
+        here.block_on(async { sleep(rest).await });
         for guard in [first, second].into_iter().flatten() {
             // What is not released now ends with its lease.
             let _ = here.block_on(guard.release());
@@ -45,6 +46,12 @@ pub(crate) fn idle(plan: &Plan, draining: &watch::Receiver<bool>) {
         there.shutdown_background();
         let _ = here.block_on(store.close(NOTHING[1]));
     }
+}
+
+/// Acquires after a while.
+async fn later(store: &Store, pause: Duration) -> Option<Guard> {
+    sleep(pause).await;
+    store.lock("idle/here").try_acquire().await.ok()
 }
 
 /// Acquires in a runtime of its own, which is driven for a while. Nothing is acquired while servers are down.

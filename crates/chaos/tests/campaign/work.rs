@@ -132,12 +132,13 @@ async fn acquire(client: &Client, ask: &Ask) -> Option<Held> {
     let deadline = limit.map(|limit| begin + nanos(limit));
     let owner = owned.then(|| client.owner_number());
     client.record.at(begin, What::Invoke { op, lock, mode, policy, deadline, owner });
-    // Callers leave at any moment.
-    let leaves = client.random(|random| random.u8(0..8) == 0) && !client.plan.naive && !ask.is_brief();
-    let soon = client.ttl() / client.random(|random| random.u32(1..16));
-    let patience = if leaves { client.up_to(soon) } else { Duration::from_secs(60) };
-    match tokio::time::timeout(patience, send(client, ask)).await {
-        Ok(Ok(held)) => {
+    let sent = tokio::select! {
+        biased;
+        answer = send(client, ask) => Some(answer),
+        () = leave(client, ask) => None,
+    };
+    match sent {
+        Some(Ok(held)) => {
             let t = now();
             let left = nanos(held.remaining());
             // A guard whose validity has ended meanwhile claims nothing.
@@ -152,13 +153,29 @@ async fn acquire(client: &Client, ask: &Ask) -> Option<Held> {
             client.record.at(t, What::Ok { op, tok: held.token().get(), valid });
             Some(held)
         }
-        Ok(Err(error)) => {
+        Some(Err(error)) => {
             client.record.now(refusal(op, &error));
             None
         }
-        Err(_) => {
+        None => {
             client.record.now(What::Info { op });
             None
+        }
+    }
+}
+
+/// Callers leave at any moment. Some do just when their request is sent, on its way, or answered; most have patience.
+async fn leave(client: &Client, ask: &Ask) {
+    let leaves = client.random(|random| random.u8(0..8) == 0) && !client.plan.naive && !ask.is_brief();
+    if !leaves {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    } else if client.random(|random| random.u8(0..4) > 0) {
+        let soon = client.ttl() / client.random(|random| random.u32(1..16));
+        tokio::time::sleep(client.up_to(soon)).await;
+    } else {
+        let most = client.random(|random| random.u32(1..8));
+        for _ in 0..client.random(|random| random.u32(0..1 << most)) {
+            tokio::task::yield_now().await;
         }
     }
 }

@@ -189,6 +189,10 @@ const FURTHER: &[(Rule, &str)] = &[
     ),
     (
         Rule::Stuck,
+        "10 holds 1 x, 20 asks 2 x, 25 is-queued 2 @9, 30 asks 3 x, 35 releases 1, 200 leaves 3, 320 granted 2, 330 releases 2, 5000 ends",
+    ),
+    (
+        Rule::Stuck,
         "10 holds 1 x, 15 asks 2 x try until=300, 20 asks 3 x, 30 releases 1, 250 times-out 2, 501 granted 3, 510 releases 3, 5000 ends",
     ),
     (
