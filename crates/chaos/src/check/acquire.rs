@@ -86,12 +86,13 @@ impl Checker {
         if let Some(due) = waiter.deadline {
             let violation = lock.violation(Rule::LateReturn, "the call returned late".into(), events());
             let (p, t, limit) = (event.p, event.t, self.limits.late);
-            self.lateness.add(Late { p, due, t, limit, is_loss: false, aside: false, violation });
+            let since = waiter.invoked.t;
+            self.lateness.add(Late { p, since, due, t, limit, is_loss: false, aside: false, violation });
         }
         if let (Some(due), What::Ok { .. }) = (due, &event.what) {
             let violation = lock.violation(Rule::Stuck, "granted late although it was free".into(), events());
             let (p, t, limit) = (event.p, event.t, self.limits.wake);
-            self.lateness.add(Late { p, due, t, limit, is_loss: false, aside: false, violation });
+            self.lateness.add(Late { p, since: due, due, t, limit, is_loss: false, aside: false, violation });
         }
         self.ops.remove(&op);
         Some((at, waiter))

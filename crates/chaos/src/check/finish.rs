@@ -64,7 +64,7 @@ impl Checker {
         let violation = lock.violation(Rule::LateLoss, "the loss was reported late".into(), events);
         let (p, due, t, limit) = (event.p, hold.valid, event.t, self.limits.late);
         if t > due {
-            self.lateness.add(Late { p, due, t, limit, is_loss: true, aside, violation });
+            self.lateness.add(Late { p, since: due, due, t, limit, is_loss: true, aside, violation });
         }
     }
 
@@ -128,7 +128,8 @@ impl Checker {
             let (Some(due), Some(waiter)) = (due, waiters().min_by_key(|waiter| waiter.invoked.t)) else { continue };
             let events = vec![waiter.invoked.clone()];
             let violation = lock.violation(Rule::Stuck, "not granted although it was free".into(), events);
-            self.lateness.add(Late { p: waiter.p, due, t, limit, is_loss: false, aside: false, violation });
+            let p = waiter.p;
+            self.lateness.add(Late { p, since: due, due, t, limit, is_loss: false, aside: false, violation });
         }
     }
 

@@ -9,12 +9,16 @@ use crate::report::Violation;
 
 /// How long a judgement waits for news of stalls: a starved process may stand still for seconds before it comes to tell of one.
 const WAITS: u64 = 10_000_000_000;
+/// How soon after a call has begun it has surely read the clock.
+const AT_ONCE: u64 = 1_000_000;
 /// How many stalls of a process are remembered.
 const STALLS: usize = 512;
 
 /// Something that came at `t` and was due at `due`.
 pub(super) struct Late {
     pub(super) p: u64,
+    /// When it began, which may be when it was due.
+    pub(super) since: u64,
     pub(super) due: u64,
     pub(super) t: u64,
     /// How late it may be.
@@ -84,9 +88,14 @@ impl Lateness {
         self.open.retain(|late| late.p != p);
     }
 
+    /// For how long its process stood still when it was due already; and before, if that was at once when it began: what counts from a
+    /// clock that was read after that is due so much later.
     fn stall_between(&self, late: &Late) -> u64 {
-        let stalls = self.stalls_of(late.p, late.aside);
-        stalls.map(|&(from, to)| to.min(late.t).saturating_sub(from.max(late.due))).sum()
+        let &Late { p, since, due, t, aside, .. } = late;
+        let at_once = |from, to| from <= since.saturating_add(AT_ONCE) && since < to;
+        let before = |from, to: u64| if at_once(from, to) { to.min(due).saturating_sub(since) } else { 0 };
+        let after = |from: u64, to: u64| to.min(t).saturating_sub(from.max(due));
+        self.stalls_of(p, aside).map(|&(from, to)| before(from, to) + after(from, to)).sum()
     }
 
     fn stalls_of(&self, p: u64, aside: bool) -> impl Iterator<Item = &(u64, u64)> {

@@ -5,12 +5,14 @@ use std::{fs, path::Path, process::Command, time::Duration};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use futures_util::future::join_all;
 use leasehold_testbed::{Etcd, Proxy, Redis, Server};
+use rustix::process::Signal;
 use tokio::time::timeout;
 use zookeeper_client::{Client, Error};
 
 use super::{
     changes,
     clients::Slot,
+    command,
     databases,
     faults::{Fault, Moment},
     kind::Kind,
@@ -49,6 +51,7 @@ impl Nemesis<'_> {
                 client.resume().await;
             }
             Fault::KillClient => client.replace(self.record).await,
+            Fault::PauseCommand | Fault::KillCommand => self.one_of_command(fault, client, length).await,
             Fault::BlockRuntime | Fault::BlockAndCut => {
                 client.say(&format!("block {}", length.as_millis())).await;
                 let proxies = if fault == Fault::BlockAndCut { &*client.proxies } else { &[] };
@@ -61,6 +64,24 @@ impl Nemesis<'_> {
             }
             _ => self.link(fault, &client.proxies, length).await,
         }
+    }
+
+    /// The command, its guardian or its program, as soon as there is one.
+    async fn one_of_command(&self, fault: Fault, client: &Slot, length: Duration) {
+        let Some(starts) = client.pid().await else { return };
+        let one = loop {
+            let all = command::processes(starts);
+            if let Some(pid) = self.random.borrow_mut().choice(all) {
+                break pid;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        };
+        if fault == Fault::KillCommand {
+            return command::signal(one, Signal::KILL);
+        }
+        command::signal(one, Signal::STOP);
+        tokio::time::sleep(length).await;
+        command::signal(one, Signal::CONT);
     }
 
     pub(super) async fn server(&self, fault: Fault, which: usize, length: Duration) {

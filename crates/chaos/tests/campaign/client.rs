@@ -20,7 +20,7 @@ use tokio::{
 
 use super::{
     aside::Aside,
-    foreign, idlers,
+    command, foreign, idlers,
     kind::{self, Kind, NAIVE_FROM, nanos},
     lodgers::Lodgers,
     looks,
@@ -50,6 +50,8 @@ pub(crate) struct Plan {
     pub(crate) relays: Vec<String>,
     /// It is a client of another library.
     pub(crate) foreign: bool,
+    /// It runs programs by the command.
+    pub(crate) command: bool,
 }
 
 /// How many numbers each of its runtimes has, and each other client beside it.
@@ -133,6 +135,9 @@ pub(crate) fn main(plan: Plan) {
         }
         std::process::exit(3);
     });
+    if plan.command {
+        return command::work(&plan, &draining);
+    }
     let runtime = runtime();
     let lodgers = plan.lodgers.then(|| {
         // Some clients need the runtime in which they were connected.

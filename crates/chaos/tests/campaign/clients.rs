@@ -70,9 +70,17 @@ impl Slot {
     }
 
     async fn signal(&self, signal: Signal) {
-        let pid = self.process.lock().await.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
         // One that has ended is seen when it is waited for.
-        let _ = pid.map(|pid| kill_process(pid, signal));
+        let _ = self.pid().await.map(|pid| kill_process(pid, signal));
+    }
+
+    pub(crate) async fn pid(&self) -> Option<Pid> {
+        self.process.lock().await.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?))
+    }
+
+    /// Whether it runs programs by the command.
+    pub(crate) fn is_command(&self) -> bool {
+        self.plan.lock().unwrap().command
     }
 
     /// Kills it, and starts another one in its place.

@@ -8,6 +8,9 @@ use super::kind::{Kind, loses_data};
 pub(crate) enum Fault {
     PauseClient,
     KillClient,
+    /// The command, its guardian or its program is paused, or killed.
+    PauseCommand,
+    KillCommand,
     BlockRuntime,
     /// Its links are cut meanwhile: what it holds is lost while its runtime does not run.
     BlockAndCut,
@@ -172,6 +175,16 @@ pub(crate) fn faults(kind: Kind, seed: u64) -> Vec<Fault> {
 }
 
 impl Fault {
+    /// What is made in its place where the client is the command: of that, one process of three.
+    pub(crate) fn of_command(self) -> Fault {
+        match self {
+            Fault::PauseClient | Fault::BlockRuntime => Fault::PauseCommand,
+            Fault::KillClient => Fault::KillCommand,
+            Fault::BlockAndCut => Fault::Cut,
+            other => other,
+        }
+    }
+
     /// What is not promised under it. The stores' pages say so.
     pub(crate) fn breaks(self, kind: Kind) -> Breaks {
         match self {

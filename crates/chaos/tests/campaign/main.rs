@@ -7,7 +7,7 @@
 //! - `run` is one campaign; `kind` what is different about the stores; `servers` with `room`, `clients` what runs; `nemesis` when what breaks.
 //! - `faults` is which there are, `breaking` with `changes`, `handovers` and `databases` how each is made; `prove` keeps the numbers, and writes the page of them.
 //! - `client` with `aside`, `lodgers` and `idlers`, `work` with `held`, `using`, `both` and `looks`, `resource` and `counter` are what the other processes do: they
-//!   are this program, started again. `foreign` starts another one in its place, with a client of another library.
+//!   are this program, started again. `foreign` starts another one in its place, with a client of another library; `command` is one that runs programs by the command.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, clippy::print_stderr, reason = "a program of tests")]
 
@@ -17,6 +17,7 @@ mod breaking;
 mod changes;
 mod client;
 mod clients;
+mod command;
 mod counter;
 mod databases;
 mod faults;
@@ -54,12 +55,13 @@ fn slice_of(kind: Kind) -> Duration {
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if !words.first().is_some_and(|word| ["client", "resource", "check", "page"].contains(&&**word)) {
+    if !words.first().is_some_and(|word| ["client", "resource", "program", "check", "page"].contains(&&**word)) {
         room::enter();
     }
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["client", plan] => client::main(serde_json::from_str(plan).unwrap()),
         ["resource", folder] => resource::main(Path::new(folder)),
+        ["program", job] => command::program(&serde_json::from_str(job).unwrap()),
         ["check", folder] => return check(Path::new(folder)),
         ["run", ref options @ ..] => return long(options, false),
         ["prove", ref options @ ..] => {

@@ -157,6 +157,8 @@ impl<'a> Nemesis<'a> {
     }
 
     async fn make(&self, fault: Fault, target: usize) {
+        let of_command = self.clients.get(target).is_some_and(Slot::is_command);
+        let fault = if of_command { fault.of_command() } else { fault };
         let lock = if fault.is_of_one_lock() { Some(self.held_lock().await) } else { None };
         self.make_to(fault, &[target], lock).await;
     }

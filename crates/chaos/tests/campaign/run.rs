@@ -13,7 +13,7 @@ use leasehold_testbed::Proxy;
 use super::{
     client::Plan,
     clients::{Resource, Slot},
-    counter,
+    command, counter,
     kind::{self, Kind, NAIVE_FROM},
     nemesis::{LONG, Nemesis},
     recorder::Record,
@@ -31,6 +31,8 @@ const COUNTED: &str = "counted.txt";
 const FEW: u64 = 20;
 /// Which client is one of another library, if there is one.
 const FOREIGN: u64 = 3;
+/// Which one is the command, if that was built.
+const COMMAND: u64 = 4;
 
 pub(crate) struct Verdict {
     pub(crate) text: String,
@@ -70,7 +72,8 @@ async fn campaign(kind: Kind, seed: u64, time: Duration, folder: &Path) -> Vec<S
     record.now(What::Begin { store: kind.name().into(), seed, limits: kind.limits() });
     let resource = Resource::start(folder).await;
     let mut clients = Vec::new();
-    for n in 0..kind.clients(seed) {
+    let command = has_command(kind).then_some(COMMAND);
+    for n in (0..kind.clients(seed)).chain(command) {
         clients.push(slot(kind, seed, n, false, &servers, &resource, folder).await);
     }
     let mut naive = Vec::new();
@@ -120,6 +123,11 @@ async fn campaign(kind: Kind, seed: u64, time: Duration, folder: &Path) -> Vec<S
     troubles
 }
 
+/// Whether there are programs that the command runs: not where the store is in one process.
+fn has_command(kind: Kind) -> bool {
+    kind != Kind::Memory && command::file().is_some()
+}
+
 /// Whether naive clients have held together, and have written what is stale.
 fn is_caught(control: &Report) -> bool {
     control.of(Invariant::I1) > 0 && control.of(Invariant::I2) > 0
@@ -157,6 +165,7 @@ async fn slot(
         lodgers: n == 0 && !naive,
         relays,
         foreign: n == FOREIGN && !naive,
+        command: n == COMMAND,
     };
     Slot::start(plan, proxies)
 }
@@ -227,11 +236,20 @@ fn verdict(
     // A string takes everything.
     let _ = write!(text, "\ncontrol: {overlaps} overlaps and {stale} stale writes of naive clients");
     if kind.has_foreign(seed) {
-        let granted = foreign_grants(folder);
+        let granted = grants_of(FOREIGN, folder);
         let _ = write!(text, "\nclient of another library: {granted} grants");
         if granted == 0 && is_long {
             troubles.push("void: a client of another library was granted nothing".into());
         }
+    }
+    if has_command(kind) {
+        let granted = grants_of(COMMAND, folder);
+        let _ = write!(text, "\nthe command: {granted} programs were run");
+        if granted == 0 && is_long {
+            troubles.push("void: the command has run nothing".into());
+        }
+    } else if kind != Kind::Memory {
+        text.push_str("\nthe command was not built, and runs nothing");
     }
     if let Ok(counted) = fs::read_to_string(folder.join(COUNTED)) {
         let _ = write!(text, "\ncounter: {counted}");
@@ -258,9 +276,9 @@ pub(crate) fn of_order(ordered: Ordered) -> String {
     )
 }
 
-/// How often a client of another library was granted a lock.
-fn foreign_grants(folder: &Path) -> usize {
-    let (from, to) = (Slot::first(FOREIGN, false), Slot::first(FOREIGN + 1, false));
+/// How often this client was granted a lock.
+fn grants_of(client: u64, folder: &Path) -> usize {
+    let (from, to) = (Slot::first(client, false), Slot::first(client + 1, false));
     let events = History::in_folder(folder).unwrap().map(Result::unwrap);
     events.filter(|event| (from..to).contains(&event.p) && matches!(event.what, What::Ok { .. })).count()
 }

@@ -122,6 +122,10 @@ const LEGAL: &[(&str, &str)] = &[
     ),
     ("who was killed holds nothing", "10 holds 1 x, 20 killed 1 @0, 21 uses 1, 30 holds 2 x, 40 releases 2, 50 ends"),
     ("a process that stood still is late", "10 holds 1 x, 2000 loses 1, 2001 stalled 1 980, 6000 ends"),
+    (
+        "a call that stood still when it began is due later",
+        "5 holds 9 x, 10 asks 1 x until=100, 60 stalled 1 55, 195 times-out 1, 210 releases 9, 5000 ends",
+    ),
     ("so is a thread beside", "10 holds 1 x, 2000 loses-aside 1, 2001 stalled-aside 1 980, 6000 ends"),
     (
         "a place that was seen too late is not passed",
@@ -204,6 +208,14 @@ const FURTHER: &[(Rule, &str)] = &[
         "10 holds 1 x, 20 asks 2 x, 30 releases 1, 400 fault nothing, 410 healed, 420 granted 2, 430 releases 2, 5000 ends",
     ),
     (Rule::Stuck, "10 holds 1 x, 20 asks 2 x, 30 drops 1, 12291 granted 2, 12300 releases 2, 15000 ends"),
+    (
+        Rule::LateReturn,
+        "5 holds 9 x, 10 asks 1 x until=100, 60 stalled 1 55, 205 times-out 1, 210 releases 9, 5000 ends",
+    ),
+    (
+        Rule::LateReturn,
+        "5 holds 9 x, 10 asks 1 x until=100, 75 stalled 1 60, 160 times-out 1, 170 releases 9, 5000 ends",
+    ),
     (Rule::LateLoss, "10 holds 1 x, 2000 loses 1, 2001 stalled 1 900, 6000 ends"),
     (Rule::LateLoss, "10 holds 1 x, 2000 loses 1, 2001 stalled 2 980, 6000 ends"),
     (Rule::LateLoss, "10 holds 1 x, 2000 loses-aside 1, 2001 stalled 1 980, 6000 ends"),

@@ -1,0 +1,186 @@
+//! A client that is the command: `leasehold run` runs programs under the locks of the others. It is a command, its guardian or its program
+//! that is paused and killed.
+//!
+//! A program that runs says that it holds: it knows of no lease, and is to be ended before anybody else holds. What it says is written down
+//! by the process that starts the command, so that nothing is lost with it.
+
+use std::{
+    env, fs,
+    io::{self, BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    path::PathBuf,
+    process::{Command, ExitStatus, Stdio},
+    thread,
+    time::Duration,
+};
+
+use leasehold_chaos::{Event, Mode, Policy, What};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use super::{
+    client::Plan,
+    recorder::{Record, now},
+    resource::Write1,
+    work::{CATALOG, ORDERS, ORDERS_1},
+};
+
+/// How many programs are run or waited for at a time.
+const AT_ONCE: u64 = 4;
+/// The shortest lease that the command takes.
+const SHORTEST: Duration = Duration::from_secs(1);
+/// What the command exits with: the store was not there, the lock was taken, it was lost, the guardian was killed.
+const UNAVAILABLE: i32 = 69;
+const NOT_ACQUIRED: i32 = 75;
+const LOST: i32 = 76;
+const FAILED: i32 = 125;
+
+/// What the program is told.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Job {
+    p: u64,
+    op: u64,
+    lock: String,
+    mode: Mode,
+    resource: String,
+    /// How often it uses what it holds, and how long it pauses each time.
+    uses: u32,
+    pause: Duration,
+}
+
+/// The command, if it was built.
+pub(crate) fn file() -> Option<PathBuf> {
+    let file = env::current_exe().ok()?.parent()?.parent()?.join("leasehold");
+    file.exists().then_some(file)
+}
+
+/// Runs programs until it drains, some at a time.
+pub(crate) fn work(plan: &Plan, draining: &watch::Receiver<bool>) {
+    thread::scope(|scope| {
+        for nth in 0..AT_ONCE {
+            // What each of them sees is written in its order.
+            let plan = Plan { p: plan.p + nth, seed: plan.seed + nth, ..plan.clone() };
+            scope.spawn(move || one_by_one(&plan, draining));
+        }
+    });
+}
+
+fn one_by_one(plan: &Plan, draining: &watch::Receiver<bool>) {
+    let (record, mut random) = (Record::new(&plan.folder, plan.p), fastrand::Rng::with_seed(plan.seed));
+    for op in plan.p * 1_000_000_000 + 1.. {
+        if *draining.borrow() {
+            return;
+        }
+        once(plan, op, &record, &mut random);
+        thread::sleep(Duration::from_millis(20).mul_f64(random.f64()));
+    }
+}
+
+fn once(plan: &Plan, op: u64, record: &Record, random: &mut fastrand::Rng) {
+    let locks =
+        [(ORDERS, Mode::Exclusive), (ORDERS_1, Mode::Exclusive), (CATALOG, Mode::Exclusive), (CATALOG, Mode::Shared)];
+    let (lock, mode) = locks[random.usize(0..locks.len())];
+    let ttl = plan.kind.ttl().max(SHORTEST);
+    let policy = match random.u8(0..4) {
+        0 => Policy::Try,
+        _ if plan.kind.is_complete() => Policy::Fair,
+        _ => Policy::Fast,
+    };
+    let (ms, label) = (format!("{}ms", ttl.as_millis()), format!("op-{op}"));
+    let mut command = Command::new(file().unwrap());
+    command.args(["run", lock, "--quiet", "--ttl", &ms, "--label", &label]);
+    if mode == Mode::Shared {
+        command.arg("--shared");
+    }
+    if policy == Policy::Try {
+        command.arg("--no-wait");
+    } else if random.u8(0..3) == 0 {
+        command.args(["--wait", &format!("{}ms", ttl.mul_f64(2.0 * random.f64()).as_millis())]);
+    }
+    // Mostly for a moment, sometimes for longer than a lease.
+    let length = if random.u8(0..6) == 0 { 2 * ttl } else { ttl / 4 };
+    let (uses, pause) = (random.u32(1..20), length.mul_f64(random.f64()) / 20);
+    let job = Job { p: plan.p, op, lock: lock.into(), mode, resource: plan.resource.clone(), uses, pause };
+    command.arg("--").arg(env::current_exe().unwrap()).arg("program").arg(serde_json::to_string(&job).unwrap());
+    command.env("LEASEHOLD_STORE", &plan.url).stdin(Stdio::piped()).stdout(Stdio::piped());
+    record.now(What::Invoke { op, lock: lock.into(), mode, policy, deadline: None, owner: None });
+    let mut child = command.spawn().unwrap();
+    // The program ends when this is closed.
+    let stdin = child.stdin.take();
+    let mut last = None;
+    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        let event: Event = serde_json::from_str(&line.unwrap()).unwrap();
+        record.at(event.t, event.what.clone());
+        last = Some(event.what);
+    }
+    let status = child.wait().unwrap();
+    drop(stdin);
+    match last {
+        None => record.now(refusal(op, policy, status)),
+        Some(What::Release { .. }) => {}
+        Some(_) => record.now(What::Release { op, dropped: true }),
+    }
+}
+
+/// No program was run.
+fn refusal(op: u64, policy: Policy, status: ExitStatus) -> What {
+    match status.code() {
+        Some(NOT_ACQUIRED) => return What::Fail { op, busy: policy == Policy::Try },
+        Some(UNAVAILABLE) => return What::Fail { op, busy: false },
+        // It was killed, or what it had was lost before the program began.
+        Some(LOST | FAILED) | None => {}
+        Some(_) => eprintln!("UNEXPECTED of the command: {status}"),
+    }
+    What::Info { op }
+}
+
+/// The program: it uses what its command holds.
+pub(crate) fn program(job: &Job) {
+    thread::spawn(|| {
+        // Whoever started it has ended.
+        let _ = io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(3);
+    });
+    let tok = env::var("LEASEHOLD_FENCING_TOKEN").unwrap().parse().unwrap();
+    let mut stdout = io::stdout();
+    let mut say = |t, what| {
+        let mut line = serde_json::to_vec(&Event::new(t, job.p, what)).unwrap();
+        line.push(b'\n');
+        // One call: no part of it is said by one that is killed.
+        stdout.write_all(&line).unwrap();
+        stdout.flush().unwrap();
+    };
+    let op = job.op;
+    let mut resource = TcpStream::connect(&job.resource).unwrap();
+    let t = now();
+    say(t, What::Ok { op, tok, valid: t + 1 });
+    for _ in 0..job.uses {
+        if job.mode.is_exclusive() {
+            let write = Write1 { op, lock: job.lock.clone(), tok, fenced: true };
+            writeln!(resource, "{}", serde_json::to_string(&write).unwrap()).unwrap();
+            BufReader::new(&resource).read_line(&mut String::new()).unwrap();
+        }
+        let t = now();
+        say(t, What::Use { op, valid: t + 1 });
+        thread::sleep(job.pause);
+    }
+    say(now(), What::Release { op, dropped: true });
+}
+
+/// The commands, guardians and programs that there are just now, under the process that starts them.
+pub(crate) fn processes(of: Pid) -> Vec<Pid> {
+    let tasks = fs::read_dir(format!("/proc/{of}/task")).into_iter().flatten().flatten();
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let children: Vec<Pid> = lists.flat_map(|list| Vec::from_iter(list.split_whitespace().filter_map(pid))).collect();
+    children.into_iter().flat_map(|child| [vec![child], processes(child)].concat()).collect()
+}
+
+fn pid(text: &str) -> Option<Pid> {
+    Pid::from_raw(text.parse().ok()?)
+}
+
+/// One that has ended meanwhile needs no signal.
+pub(crate) fn signal(pid: Pid, signal: Signal) {
+    let _ = kill_process(pid, signal);
+}
