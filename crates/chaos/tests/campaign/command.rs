@@ -82,21 +82,29 @@ fn once(plan: &Plan, op: u64, record: &Record, random: &mut fastrand::Rng) {
         [(ORDERS, Mode::Exclusive), (ORDERS_1, Mode::Exclusive), (CATALOG, Mode::Exclusive), (CATALOG, Mode::Shared)];
     let (lock, mode) = locks[random.usize(0..locks.len())];
     let ttl = plan.kind.ttl().max(SHORTEST);
-    let policy = match random.u8(0..4) {
-        0 => Policy::Try,
-        _ if plan.kind.is_complete() => Policy::Fair,
-        _ => Policy::Fast,
+    // For how long it waits: not at all, up to a limit, or as long as it takes.
+    let limit = match random.u8(0..4) {
+        0 => Some(Duration::ZERO),
+        1 => Some(ttl.mul_f64(2.0 * random.f64())),
+        _ => None,
     };
+    // Who waits up to a limit leaves the queue before its process ends, and nobody may expect it there.
+    let policy = match limit {
+        Some(_) => Policy::Try,
+        None if plan.kind.is_complete() => Policy::Fair,
+        None => Policy::Fast,
+    };
+    let waits = limit != Some(Duration::ZERO);
     let (ms, label) = (format!("{}ms", ttl.as_millis()), format!("op-{op}"));
     let mut command = Command::new(file().unwrap());
     command.args(["run", lock, "--quiet", "--ttl", &ms, "--label", &label]);
     if mode == Mode::Shared {
         command.arg("--shared");
     }
-    if policy == Policy::Try {
-        command.arg("--no-wait");
-    } else if random.u8(0..3) == 0 {
-        command.args(["--wait", &format!("{}ms", ttl.mul_f64(2.0 * random.f64()).as_millis())]);
+    match limit {
+        Some(_) if !waits => drop(command.arg("--no-wait")),
+        Some(limit) => drop(command.args(["--wait", &format!("{}ms", limit.as_millis())])),
+        None => {}
     }
     // Mostly for a moment, sometimes for longer than a lease.
     let length = if random.u8(0..6) == 0 { 2 * ttl } else { ttl / 4 };
@@ -104,7 +112,9 @@ fn once(plan: &Plan, op: u64, record: &Record, random: &mut fastrand::Rng) {
     let job = Job { p: plan.p, op, lock: lock.into(), mode, resource: plan.resource.clone(), uses, pause };
     command.arg("--").arg(env::current_exe().unwrap()).arg("program").arg(serde_json::to_string(&job).unwrap());
     command.env("LEASEHOLD_STORE", &plan.url).stdin(Stdio::piped()).stdout(Stdio::piped());
-    record.now(What::Invoke { op, lock: lock.into(), mode, policy, deadline: None, owner: None });
+    // Its limit counts from when it asks: how long a process takes to begin and to end is not judged.
+    let deadline = limit.filter(|_| waits).map(|_| u64::MAX);
+    record.now(What::Invoke { op, lock: lock.into(), mode, policy, deadline, owner: None });
     let mut child = command.spawn().unwrap();
     // The program ends when this is closed.
     let stdin = child.stdin.take();
@@ -117,16 +127,16 @@ fn once(plan: &Plan, op: u64, record: &Record, random: &mut fastrand::Rng) {
     let status = child.wait().unwrap();
     drop(stdin);
     match last {
-        None => record.now(refusal(op, policy, status)),
+        None => record.now(refusal(op, waits, status)),
         Some(What::Release { .. }) => {}
         Some(_) => record.now(What::Release { op, dropped: true }),
     }
 }
 
 /// No program was run.
-fn refusal(op: u64, policy: Policy, status: ExitStatus) -> What {
+fn refusal(op: u64, waited: bool, status: ExitStatus) -> What {
     match status.code() {
-        Some(NOT_ACQUIRED) => return What::Fail { op, busy: policy == Policy::Try },
+        Some(NOT_ACQUIRED) => return What::Fail { op, busy: !waited },
         Some(UNAVAILABLE) => return What::Fail { op, busy: false },
         // It was killed, or what it had was lost before the program began.
         Some(LOST | FAILED) | None => {}
