@@ -85,6 +85,8 @@ pub(crate) enum Moment {
 pub(crate) enum Target {
     Client,
     Server,
+    /// The server that a pooler may be before.
+    Database,
     Leader,
     /// What is in the store.
     Content,
@@ -202,7 +204,7 @@ impl Fault {
     pub(crate) fn target(self) -> Target {
         match self {
             Fault::PauseServer | Fault::RestartServer | Fault::Isolate => Target::Server,
-            Fault::StopServer | Fault::PauseBackend => Target::Server,
+            Fault::StopServer | Fault::PauseBackend => Target::Database,
             Fault::LoseData | Fault::Restore | Fault::FillMemory | Fault::EvictKeys => Target::Server,
             Fault::ClockForward | Fault::ClockBack | Fault::ChangeLimits => Target::Server,
             Fault::PauseLeader | Fault::KillLeader | Fault::Partition | Fault::FailOver | Fault::MoveSlot => {

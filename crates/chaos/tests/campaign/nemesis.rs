@@ -142,6 +142,7 @@ impl<'a> Nemesis<'a> {
         let all: Vec<usize> = match fault.target() {
             Target::Client => (0..clients).collect(),
             Target::Server => (clients..clients + servers).collect(),
+            Target::Database => vec![clients],
             Target::Leader => vec![clients + self.servers.leader().await],
             Target::Content => vec![clients + servers],
         };
@@ -177,7 +178,9 @@ impl<'a> Nemesis<'a> {
         let id = self.begin(&format!("{fault:?}"), fault.breaks(self.kind), lock);
         match fault.target() {
             Target::Client => self.client(fault, &self.clients[target], length).await,
-            Target::Server | Target::Leader => self.server(fault, target - self.clients.len(), length).await,
+            Target::Server | Target::Database | Target::Leader => {
+                self.server(fault, target - self.clients.len(), length).await;
+            }
             Target::Content => self.content(fault, lock, length).await,
         }
         self.record.now(What::Healed { id });
