@@ -2,10 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{
-    tokens::{Floor, Tokens},
-    waits,
-};
+use super::tokens::{Floor, Tokens};
 use crate::{
     event::{Event, Mode, Policy},
     report::Violation,
@@ -46,6 +43,16 @@ pub(super) struct Waiter {
     pub(super) alone: bool,
 }
 
+impl Waiter {
+    /// Whether it was in the queue before this other one asked, whom it excludes: nobody passes then.
+    pub(super) fn precedes(&self, other: &Waiter) -> bool {
+        self.policy == Policy::Fair
+            && self.queued.is_some_and(|queued| queued < other.invoked.t)
+            && self.mode.excludes(other.mode)
+            && (self.owner.is_none() || self.owner != other.owner)
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Lock {
     pub(super) name: String,
@@ -84,7 +91,7 @@ impl Lock {
     pub(super) fn withdrawn(&mut self, waiter: &Waiter, t: u64, wake: u64) {
         self.withdrawn_by = self.withdrawn_by.max(t.saturating_add(wake));
         let queues = waiter.policy == Policy::Fair && waiter.owner.is_none();
-        let is_behind = queues && self.waiting.values().any(|other| waits::precedes(other, waiter));
+        let is_behind = queues && self.waiting.values().any(|other| other.precedes(waiter));
         let waited = waiter.policy != Policy::Try || waiter.deadline.is_some();
         if waited && !is_behind {
             self.released = self.released.max(t);

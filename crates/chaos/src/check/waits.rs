@@ -26,14 +26,6 @@ pub(super) fn forgotten(lock: &Lock, t: u64, since: u64, wake: u64) -> Option<Vi
     Some(lock.violation(Rule::Forgotten, text, events))
 }
 
-/// Whether somebody was in the queue before another one asked, who would be excluded: nobody passes then.
-pub(super) fn precedes(other: &Waiter, waiter: &Waiter) -> bool {
-    other.policy == Policy::Fair
-        && other.queued.is_some_and(|queued| queued < waiter.invoked.t)
-        && other.mode.excludes(waiter.mode)
-        && (other.owner.is_none() || other.owner != waiter.owner)
-}
-
 /// A grant passed somebody who had been in the queue before it was asked for, and who would have excluded it.
 pub(super) fn passed(lock: &Lock, new: &Hold, waiter: &Waiter) -> Option<Violation> {
     let one_owner = |owner: Option<u64>| owner.is_some() && owner == new.owner;
@@ -43,7 +35,7 @@ pub(super) fn passed(lock: &Lock, new: &Hold, waiter: &Waiter) -> Option<Violati
     if waiter.policy == Policy::Fast || reenters {
         return None;
     }
-    let other = lock.waiting.values().find(|other| precedes(other, waiter))?;
+    let other = lock.waiting.values().find(|other| other.precedes(waiter))?;
     let text = "granted before somebody who was in the queue already".to_owned();
     Some(lock.violation(Rule::Passed, text, vec![other.invoked.clone(), new.granted.clone()]))
 }

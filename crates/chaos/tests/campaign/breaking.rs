@@ -12,8 +12,7 @@ use zookeeper_client::{Client, Error};
 use super::{
     changes,
     clients::Slot,
-    command,
-    databases,
+    command, databases,
     faults::{Fault, Moment},
     kind::Kind,
     nemesis::Nemesis,
