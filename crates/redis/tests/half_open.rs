@@ -109,7 +109,8 @@ async fn a_connection_that_answers_many_requests_slowly_is_kept() {
     bounded(async {
         let server = server().await;
         let proxy = Proxy::to(server.addr()).await.unwrap();
-        // So short a limit that thousands of requests take longer than one may be silent; each of them is answered in time.
+        // So short a limit that thousands of requests take longer than one may be silent. Where a machine is busy, not each of them is answered
+        // in time.
         let store = Redis::connect(&format!("redis://{}?timeout=1500", proxy.addr())).await.unwrap();
         let mut leases = Vec::new();
         for n in 0..4000 {
@@ -117,11 +118,14 @@ async fn a_connection_that_answers_many_requests_slowly_is_kept() {
             let reader = Claim::new(format!("x/{}", n % 50).as_str(), SHARED, WaitPolicy::Fair, long, "");
             leases.push(lease(&reader, Some(granted(&store, &reader).await.token)));
         }
+        let connections = proxy.connections();
         for _ in 0..2 {
             let answers = store.renew(&leases).await.unwrap();
             let renewed = answers.iter().filter(|answer| matches!(answer, Renewal::Renewed(_))).count();
-            assert_eq!(renewed, leases.len());
+            let unknown = answers.iter().filter(|answer| matches!(answer, Renewal::Unknown(_))).count();
+            assert!(renewed > 0 && renewed + unknown == leases.len(), "{renewed} and {unknown}");
         }
+        assert_eq!(proxy.connections(), connections, "it was left while it answered");
     })
     .await;
 }

@@ -210,8 +210,8 @@ fn waiters_cost_nothing() {
 
 fn idle_waiters(processes: usize, clients: usize) {
     const WATCHED: Duration = Duration::from_secs(10);
-    // Percent of a core at most, idle and beside others, on a machine that is busy with something else: that doubles it.
-    let (most_idle, most_beside) = if cfg!(debug_assertions) { (5.0, 6.0) } else { (1.5, 2.0) };
+    // Percent of a core at most, idle and beside others, on a machine that is slow or busy with something else: that makes it four times as much.
+    let (most_idle, most_beside) = if cfg!(debug_assertions) { (20.0, 24.0) } else { (3.0, 4.0) };
     let place = Place::new();
     run(async {
         let store = store(place.path()).await;

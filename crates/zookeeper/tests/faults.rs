@@ -305,12 +305,10 @@ async fn slow_answers_shorten_a_lease_and_never_extend_it() {
     limited(async {
         let server = server().await;
         let proxy = Proxy::to(server.addr()).await.unwrap();
-        let (slow, ttl) = (Duration::from_millis(300), Duration::from_secs(6));
-        // The folders are there: making them so slowly would use up the time that a connection may take.
-        let _near = client(&server).await;
-        proxy.delay_replies(slow);
+        let (slow, ttl) = (Duration::from_millis(200), Duration::from_secs(6));
         let store = Store::new(at(proxy.addr()).await);
-        // In a new session, which a busy machine may not open in time.
+        proxy.delay_replies(slow);
+        // In a new session: that is nine answers in 2.5 s, which a busy machine may not give in time.
         let (asked, guard) = loop {
             let asked = Moment::now();
             match store.lock("a").ttl(ttl).try_acquire().await {

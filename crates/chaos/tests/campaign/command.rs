@@ -30,6 +30,8 @@ use super::{
 const AT_ONCE: u64 = 4;
 /// The shortest lease that the command takes.
 const SHORTEST: Duration = Duration::from_secs(1);
+/// For how long one waits that waits as long as it takes.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// What the command exits with: the store was not there, the lock was taken, it was lost, the guardian was killed.
 const UNAVAILABLE: i32 = 69;
 const NOT_ACQUIRED: i32 = 75;
@@ -103,8 +105,7 @@ fn once(plan: &Plan, op: u64, record: &Record, random: &mut fastrand::Rng) {
     }
     match limit {
         Some(_) if !waits => drop(command.arg("--no-wait")),
-        Some(limit) => drop(command.args(["--wait", &format!("{}ms", limit.as_millis())])),
-        None => {}
+        _ => drop(command.args(["--wait", &format!("{}ms", limit.unwrap_or(PATIENCE).as_millis())])),
     }
     // Mostly for a moment, sometimes for longer than a lease.
     let length = if random.u8(0..6) == 0 { 2 * ttl } else { ttl / 4 };
