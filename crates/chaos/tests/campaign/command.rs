@@ -32,7 +32,8 @@ const AT_ONCE: u64 = 4;
 const SHORTEST: Duration = Duration::from_secs(1);
 /// For how long one waits that waits as long as it takes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What the command exits with: the store was not there, the lock was taken, it was lost, the guardian was killed.
+/// What the command exits with: what was asked makes no sense to it, the store was not there, the lock was taken, it was lost, the guardian was killed.
+const USAGE: i32 = 64;
 const UNAVAILABLE: i32 = 69;
 const NOT_ACQUIRED: i32 = 75;
 const LOST: i32 = 76;
@@ -141,6 +142,7 @@ fn refusal(op: u64, waited: bool, status: ExitStatus) -> What {
         Some(UNAVAILABLE) => return What::Fail { op, busy: false },
         // It was killed, or what it had was lost before the program began.
         Some(LOST | FAILED) | None => {}
+        Some(USAGE) => eprintln!("UNEXPECTED: it lacks the store; `cargo build -p leasehold-cli --all-features`"),
         Some(_) => eprintln!("UNEXPECTED of the command: {status}"),
     }
     What::Info { op }
