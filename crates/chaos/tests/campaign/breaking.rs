@@ -65,16 +65,18 @@ impl Nemesis<'_> {
         }
     }
 
-    /// The command, its guardian or its program, as soon as there is one.
+    /// The command, its guardian or its program, as soon as there is one: none comes any more if the client has failed, which its end says.
     async fn one_of_command(&self, fault: Fault, client: &Slot, length: Duration) {
         let Some(starts) = client.pid().await else { return };
-        let one = loop {
-            let all = command::processes(starts);
-            if let Some(pid) = self.random.borrow_mut().choice(all) {
-                break pid;
+        let found = async {
+            loop {
+                if let Some(pid) = self.random.borrow_mut().choice(command::processes(starts)) {
+                    return pid;
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
             }
-            tokio::time::sleep(Duration::from_millis(2)).await;
         };
+        let Ok(one) = timeout(self.kind.settle(), found).await else { return };
         if fault == Fault::KillCommand {
             return command::signal(one, Signal::KILL);
         }
