@@ -32,6 +32,27 @@ async fn a_server_that_is_not_there_is_reported_in_time() {
     .await;
 }
 
+/// Each answer takes 0.4 s. Four come one after the other until a session is open, and it has 2.5 s.
+#[tokio::test]
+async fn a_session_is_opened_with_a_server_that_is_far_away() {
+    limited(async {
+        let server = server().await;
+        drop(client(&server).await);
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        proxy.delay_replies(Duration::from_millis(400));
+        let url = format!("zookeeper://{}/test", proxy.addr());
+        for _ in 0..8 {
+            match ZooKeeper::connect(&url).await {
+                Ok(_) => return,
+                // On a machine that has no time.
+                Err(e) => assert_eq!(e.kind(), ErrorKind::Unavailable, "{e:?}"),
+            }
+        }
+        panic!("no session in eight tries");
+    })
+    .await;
+}
+
 /// Wherever they stand in the list, which is tried in another order each time.
 #[tokio::test]
 async fn silent_servers_hide_none_that_answers() {
@@ -308,7 +329,7 @@ async fn slow_answers_shorten_a_lease_and_never_extend_it() {
         let (slow, ttl) = (Duration::from_millis(200), Duration::from_secs(6));
         let store = Store::new(at(proxy.addr()).await);
         proxy.delay_replies(slow);
-        // In a new session: that is nine answers in 2.5 s, which a busy machine may not give in time.
+        // In a new session, which a busy machine may not open in time.
         let (asked, guard) = loop {
             let asked = Moment::now();
             match store.lock("a").ttl(ttl).try_acquire().await {

@@ -181,14 +181,29 @@ async fn write<T: SessionHandler>(session: &Session<T>, client: &Client) -> Answ
 }
 
 /// Watches the session's notification node, and creates it if it is not there.
-pub(crate) async fn watch_notifications<T: SessionHandler>(session: &Session<T>) -> Answer<Watch> {
+async fn watch_notifications<T: SessionHandler>(session: &Session<T>) -> Answer<Watch> {
+    let client = session.connected().await?;
+    match found(client.get_and_watch_data(&session.notification_node()).await)? {
+        Some((.., watcher)) => Ok(Box::pin(client.watch(watcher))),
+        None => begin_notifications(session).await,
+    }
+}
+
+/// Creates the session's notification node, and watches it. Both are asked for at once, and done in this order.
+pub(crate) async fn begin_notifications<T: SessionHandler>(session: &Session<T>) -> Answer<Watch> {
     let (client, node) = (session.connected().await?, session.notification_node());
+    let options = session.config.create_options(CreateMode::Ephemeral);
     loop {
-        if let Some((.., watcher)) = found(client.get_and_watch_data(&node).await)? {
+        let (created, watched) = tokio::join!(client.create(&node, b"", &options), client.get_and_watch_data(&node));
+        if let Some((.., watcher)) = found(watched)? {
             return Ok(Box::pin(client.watch(watcher)));
         }
-        mkdir(&client, &session.config, &names::sessions(&session.config.root)).await?;
-        client.create(&node, b"", &session.config.create_options(CreateMode::Ephemeral)).await?;
+        match created {
+            Err(ZkError::NoNode) => mkdir(&client, &session.config, &names::sessions(&session.config.root)).await?,
+            // It was removed just then.
+            Ok(_) | Err(ZkError::NodeExists) => {}
+            Err(e) => return Err(e),
+        }
     }
 }
 

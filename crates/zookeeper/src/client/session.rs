@@ -109,11 +109,11 @@ impl<T: SessionHandler> Session<T> {
         let (info, link) = (client.session().clone(), watch::Sender::new(Link::Connected(client)));
         let (notifier, config, handler, base) = (notifier.clone(), config.clone(), Mutex::default(), Base::default());
         let session = Arc::new(Session { notifier, config, info, ttl, handler, state, link, base });
-        // A server that cannot list a session's nodes is too old to detect a loss.
-        session.nodes().await.map_err(|e| session.config.reading(e))?;
-        let watch = keep_alive::watch_notifications(&session).await.map_err(|e| session.config.reading(e))?;
+        let of = |e| session.config.reading(e);
+        // A server that cannot list a session's nodes is too old to detect a loss. It answers nothing beside, and closes the connection.
+        session.nodes().await.map_err(of)?;
         let learnt = async { session.learn_base(&session.client()?).await };
-        learnt.await.map_err(|e| session.config.reading(e))?;
+        let (watch, ()) = tokio::try_join!(keep_alive::begin_notifications(&session), learnt).map_err(of)?;
         tokio::spawn(keep_alive::run(session.clone(), nth, Some(watch)));
         Ok(session)
     }
