@@ -218,8 +218,7 @@ impl Nemesis<'_> {
                     tokio::time::sleep(AGAIN).await;
                 }
             }
-            (Servers::File(room), _) if fault == Fault::FillDisk => self.fill_disk(room, length).await,
-            (Servers::File(room), _) => self.delete_files(room),
+            (Servers::File(room), _) => self.of_file(room, fault, length).await,
             (Servers::Postgres(server, _), _) => databases::terminate(server, self.kind.ttl()).await,
             (Servers::Etcd(server), _) => self.of_etcd(server, fault).await,
             (Servers::EtcdCluster(cluster), _) => self.of_etcd(&cluster.members()[0], fault).await,

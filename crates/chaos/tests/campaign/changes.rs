@@ -1,12 +1,23 @@
 //! What changes around a store: the clock of its server, the limits of its members, its room, its users, and what else an etcd is told.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use leasehold_testbed::{Etcd, Redis, Server, ZooKeeper};
+use rusqlite::{Connection, OpenFlags, config::DbConfig};
 use serde_json::Value;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, sleep, timeout},
+};
 
-use super::{breaking::AGAIN, faults::Fault, kind::Kind, nemesis::Nemesis, room::Room, servers::Servers};
+use super::{
+    breaking::AGAIN,
+    faults::Fault,
+    kind::Kind,
+    nemesis::Nemesis,
+    room::{FILES, Room},
+    servers::Servers,
+};
 
 /// What takes room beside the locks of a server of Redis: so many keys of so many bytes, for a minute at most.
 const FILL: &str = "for n = 1, 16 do redis.call('SET', 'filler' .. n, string.rep('x', 65536), 'PX', 60000) end";
@@ -16,6 +27,9 @@ const TOO_MUCH: u64 = 8 * 65536;
 const POLICIES: [&str; 4] = ["allkeys-random", "volatile-random", "allkeys-lru", "volatile-ttl"];
 /// The longest step of a clock. Steps back come to much less than two hours.
 const LONGEST_STEP: Duration = Duration::from_secs(60);
+/// How long another program waits for the clients until it writes, at most, and then for them to go on.
+const BUSY: Duration = Duration::from_millis(100);
+const BETWEEN: Duration = Duration::from_millis(3);
 
 impl Nemesis<'_> {
     /// Steps a server's clock by less than three leases, or by up to a minute. It stays there.
@@ -75,8 +89,16 @@ impl Nemesis<'_> {
         let _ = timeout(self.kind.ttl(), change).await;
     }
 
+    pub(super) async fn of_file(&self, room: &Room, fault: Fault, length: Duration) {
+        match fault {
+            Fault::FillDisk => self.fill_disk(room, length).await,
+            Fault::LockFile => self.lock_file(room, length).await,
+            _ => self.delete_files(room),
+        }
+    }
+
     /// A disk has no room left. Its files may be deleted beside, and no others can be made.
-    pub(super) async fn fill_disk(&self, room: &Room, length: Duration) {
+    async fn fill_disk(&self, room: &Room, length: Duration) {
         room.fill();
         if self.random.borrow_mut().bool() {
             self.delete_files(room);
@@ -87,14 +109,42 @@ impl Nemesis<'_> {
         room.empty();
     }
 
-    pub(super) fn delete_files(&self, room: &Room) {
-        for name in ["locks.db", "locks.db-wal", "locks.db-shm"] {
+    /// Another program has the file locked for writing, again and again: whatever a client does next comes much later than what it has just
+    /// done. The files may be deleted meanwhile.
+    async fn lock_file(&self, room: &Room, length: Duration) {
+        let end = Instant::now() + length;
+        while Instant::now() < end {
+            // There may be no file just now.
+            let file = room.file();
+            if let Ok(Ok(other)) = spawn_blocking(move || lock(&file)).await {
+                sleep(self.up_to(self.kind.ttl() / 8)).await;
+                if self.random.borrow_mut().u8(0..8) == 0 {
+                    self.delete_files(room);
+                }
+                drop(other);
+            }
+            sleep(self.up_to(BETWEEN)).await;
+        }
+    }
+
+    fn delete_files(&self, room: &Room) {
+        for name in FILES {
             if self.random.borrow_mut().bool() {
                 // It may not be there.
                 let _ = std::fs::remove_file(room.path().join(name));
             }
         }
     }
+}
+
+/// Begins to write in the file, as no client of the store does: it ends when this is dropped.
+fn lock(file: &Path) -> rusqlite::Result<Connection> {
+    let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    // It would delete the log of others, should they have replaced the file.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    connection.busy_timeout(BUSY)?;
+    connection.execute_batch("BEGIN IMMEDIATE")?;
+    Ok(connection)
 }
 
 /// It is told until it has answered.

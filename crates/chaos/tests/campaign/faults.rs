@@ -53,6 +53,8 @@ pub(crate) enum Fault {
     CloseSubscriptions,
     Compact,
     DeleteFiles,
+    /// Another program writes in the file, again and again.
+    LockFile,
     /// A server's clock was ahead for a moment. What stays of that are greater tokens.
     ClockAhead,
     /// A server's clock is stepped, and stays so.
@@ -144,7 +146,7 @@ pub(crate) fn faults(kind: Kind, seed: u64) -> Vec<Fault> {
     let or = |losses, others| if loses_data(seed) { losses } else { others };
     let groups: &[&[Fault]] = match kind {
         Kind::Memory => &[&[Fault::PauseClient, Fault::PauseClient, Fault::BlockRuntime]],
-        Kind::Sqlite => &[CLIENTS, &[Fault::DeleteFiles, Fault::Evict, Fault::FillDisk]],
+        Kind::Sqlite => &[CLIENTS, &[Fault::DeleteFiles, Fault::LockFile, Fault::Evict, Fault::FillDisk]],
         Kind::Redis => {
             &[CLIENTS, LINKS, SERVERS, RELEASES, BY_HAND, SCRIPTS, or(REDIS_LOSSES, CLOCKS), &[Fault::FillMemory]]
         }
@@ -217,6 +219,7 @@ impl Fault {
             | Fault::ChangeUsers
             | Fault::EndSession
             | Fault::DeleteFiles
+            | Fault::LockFile
             | Fault::FillDisk
             | Fault::DeleteKeys
             | Fault::Evict

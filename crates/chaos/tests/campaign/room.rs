@@ -15,6 +15,8 @@ use rustix::{
 };
 use tempfile::TempDir;
 
+/// The file of locks, and what SQLite makes beside it.
+pub(super) const FILES: [&str; 3] = ["locks.db", "locks.db-wal", "locks.db-shm"];
 /// Set in a process that has a mount namespace of its own.
 const INSIDE: &str = "LEASEHOLD_CHAOS_INSIDE";
 /// Much more than the store takes.
@@ -57,6 +59,10 @@ impl Room {
 
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
+    }
+
+    pub(super) fn file(&self) -> PathBuf {
+        self.path().join(FILES[0])
     }
 
     /// Whether it can be full.

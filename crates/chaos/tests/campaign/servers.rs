@@ -161,7 +161,7 @@ impl Servers {
         let addresses = addresses.join(",");
         match self {
             Servers::Memory => "memory://".into(),
-            Servers::File(folder) => format!("sqlite://{}", folder.path().join("locks.db").display()),
+            Servers::File(room) => format!("sqlite://{}", room.file().display()),
             Servers::Redis(servers) if servers.len() == 1 => format!("redis://{addresses}"),
             Servers::Redis(_) => format!("redlock://{addresses}"),
             Servers::Etcd(server) => of_user(server, &addresses),
