@@ -26,8 +26,9 @@ use leasehold_core::seam::Moment;
 use leasehold_core::{Error, ErrorKind, FencingToken, Guard, Loss, Store};
 use replaced::{
     a_copy_in_their_place_is_loss, a_copy_of_older_content_is_loss, a_cut_log_is_an_error,
-    a_file_of_other_locks_is_loss, a_hard_link_is_refused, a_new_file_without_its_log_is_begun_anew,
-    deleted_rows_are_loss, moved_away_and_back_is_loss, open_and_try, replaced_while_they_are_opened,
+    a_file_of_other_locks_is_loss, a_hard_link_is_refused, a_new_file_is_taken_into_use_by_one,
+    a_new_file_without_its_log_is_begun_anew, deleted_rows_are_loss, moved_away_and_back_is_loss, open_and_try,
+    replaced_while_they_are_opened,
 };
 use support::*;
 use tokio::task::JoinSet;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         ("gone/a_new_file_without_its_log_is_begun_anew", a_new_file_without_its_log_is_begun_anew),
         ("other/a_hard_link_is_refused", a_hard_link_is_refused),
         ("gone/while_they_are_opened", replaced_while_they_are_opened),
+        ("gone/a_new_file_is_taken_into_use_by_one", a_new_file_is_taken_into_use_by_one),
         ("rows/deleted_by_hand_are_loss", deleted_rows_are_loss),
         ("boot/another_ones_holds_are_free", another_boot_is_free),
         ("boot/another_ones_damage_is_begun_anew", another_boots_damage_is_begun_anew),

@@ -91,7 +91,7 @@ impl File {
         let mut turns = 0..3;
         while turns.next().is_some() || Moment::now() < deadline {
             let (looked, files) = (now(), Files::at(path, &real));
-            let token = match join(&real, files, &boot, &presence, own) {
+            let token = match join(&real, files, &boot, (&presence, own), deadline) {
                 Ok(Joined::Open(connection, generation, clients)) => {
                     // Those that were joined: a later look may see others.
                     let (path, looked) = (path.into(), Cell::new(looked));
@@ -205,11 +205,11 @@ pub(crate) fn has_one_name(real: &Path) -> Result<()> {
     Ok(())
 }
 
-fn join(real: &Path, files: Files, boot: &str, presence: &Presence, own: i64) -> Result<Joined> {
+fn join(real: &Path, files: Files, boot: &str, known: (&Presence, i64), deadline: Moment) -> Result<Joined> {
     if let Some(unfit) = unfit(real, files)? {
         return Ok(unfit);
     }
-    match try_to_join(real, files, boot, presence, own) {
+    match try_to_join(real, files, boot, known, deadline) {
         Ok(joined) => Ok(joined),
         Err(Failed::Other(e)) => Err(e),
         Err(Failed::Sqlite(e)) => match Header::read(real) {
@@ -228,8 +228,8 @@ fn try_to_join(
     real: &Path,
     files: Files,
     boot: &str,
-    presence: &Presence,
-    own: i64,
+    (presence, own): (&Presence, i64),
+    deadline: Moment,
 ) -> std::result::Result<Joined, Failed> {
     let mut connection = connect(real)?;
     // SQLite opens for reading what it may not write.
@@ -253,10 +253,16 @@ fn try_to_join(
     let meta = "SELECT files, boot, generation FROM meta";
     let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get(2)?));
     let mut meta_row = tx.query_row(meta, [], read).optional()?;
+    let mut _alone = None;
     if meta_row.as_ref().is_some_and(|(files, ..)| files.is_empty()) {
         drop(tx);
         wait_for_no_disk(&connection)?;
+        // Nobody else does so meanwhile over another index, should this one be deleted just now: both would write in one log.
+        _alone = Some(presence.alone(deadline)?);
         tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        if Files::at(real, real) != files {
+            return Ok(Joined::Changed);
+        }
         meta_row = tx.query_row(meta, [], read).optional()?;
     }
     let Some((known, of, mut generation)) = meta_row else { return Ok(Joined::Stale(0)) };
@@ -284,6 +290,12 @@ fn try_to_join(
     if is_new {
         // Now the file itself says that it is in use, whatever becomes of its log.
         connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
+        // Who has opened it over another index since knows nothing of that.
+        let now = Files::at(real, real);
+        if now != files {
+            generation::begin(real, now, header.token, presence, deadline)?;
+            return Ok(Joined::Changed);
+        }
     }
     Ok(Joined::Open(connection, generation, clients))
 }

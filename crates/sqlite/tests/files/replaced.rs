@@ -186,6 +186,38 @@ async fn replaced_at_this_look(look: usize) {
     }
 }
 
+/// A client that takes a new file into use is held up as it writes, and then killed, while the index is deleted. Over another index, another
+/// client would take it into use as well, and both would write in one log, each over what the other one has written.
+pub(crate) fn a_new_file_is_taken_into_use_by_one() {
+    let place = Place::new();
+    run(async {
+        let (log, file) = (beside(&place, "-wal"), place.path());
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none", "-e", "trace=pwrite64", "-P"]).arg(&log);
+        // The first one, and that behind the head and two pages of the log.
+        let held_up = "inject=pwrite64:delay_enter=700000:when=1..6+5";
+        strace.arg("-P").arg(&file).args(["-e", held_up]).arg(std::env::current_exe().unwrap());
+        let mut late = Actor::start_by(strace, "open_and_try", &[&place.word()]);
+        let tracer = late.child.id();
+        while !is_held_up(tracer).await {
+            assert!(late.child.try_wait().unwrap().is_none(), "it was not held up");
+        }
+        fs::remove_file(beside(&place, "-shm")).unwrap();
+        let here = store(&file).await;
+        let first = here.lock("b").acquire().await.unwrap();
+        let head = || fs::read(&log).unwrap_or_default().into_iter().take(32).collect::<Vec<u8>>();
+        let (before, said) = (head(), tokio::task::spawn_blocking(move || (late.hear(), late)));
+        // It has done nothing more, or is done.
+        while !said.is_finished() && (head() == before || !is_held_up(tracer).await) {}
+        let late = fs::read_to_string(format!("/proc/{tracer}/task/{tracer}/children")).unwrap();
+        assert!(Command::new("kill").args(["-s", "KILL"]).args(late.split_whitespace()).status().unwrap().success());
+        // Nobody has to delete anything.
+        store(&file).await.lock("c").acquire().await.unwrap().release().await.unwrap();
+        here.lock("d").acquire().await.unwrap().release().await.unwrap();
+        drop(first);
+    });
+}
+
 /// Whether a thread of the process that this one traces stays in one call for longer than a call takes.
 pub(crate) async fn is_held_up(tracer: u32) -> bool {
     let children = fs::read_to_string(format!("/proc/{tracer}/task/{tracer}/children")).unwrap_or_default();
