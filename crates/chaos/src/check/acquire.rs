@@ -132,9 +132,12 @@ impl Checker {
     }
 
     pub(super) fn downgraded(&mut self, op: u64, event: &Event) {
-        let hold = self.ops.get(&op).and_then(|at| self.locks[*at].holds.get_mut(&op));
-        match hold {
-            Some(hold) => (hold.mode, hold.downgraded) = (Mode::Shared, true),
+        let lock = self.ops.get(&op).map(|at| &mut self.locks[*at]);
+        match lock.and_then(|lock| lock.holds.get_mut(&op).map(|hold| (hold, &mut lock.released))) {
+            Some((hold, released)) => {
+                (hold.mode, hold.downgraded) = (Mode::Shared, true);
+                *released = event.t.max(*released);
+            }
             // Its holder has not looked: the call says so.
             None if self.ended.is_lost(op) => {}
             None => self.found(ended::nothing(event)),

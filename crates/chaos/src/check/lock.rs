@@ -90,7 +90,7 @@ impl Lock {
     /// waited for another lock.
     pub(super) fn withdrawn(&mut self, waiter: &Waiter, t: u64, wake: u64) {
         self.withdrawn_by = self.withdrawn_by.max(t.saturating_add(wake));
-        let queues = waiter.policy == Policy::Fair && waiter.owner.is_none();
+        let queues = waiter.policy != Policy::Fast && waiter.owner.is_none();
         let is_behind = queues && self.waiting.values().any(|other| other.precedes(waiter));
         let waited = waiter.policy != Policy::Try || waiter.deadline.is_some();
         if waited && !is_behind {
@@ -104,18 +104,23 @@ impl Lock {
         nobody && self.busy_until.max(self.withdrawn_by) < t
     }
 
-    /// Since when the store must have it free, if it keeps what has not ended for `settle`.
-    pub(super) fn free_since(&self, settle: u64) -> u64 {
-        let held = self.holds.values().map(|hold| hold.valid.saturating_add(settle));
+    /// Since when the store must have it free, for readers or for whoever waits, if it keeps what has not ended for `settle`.
+    pub(super) fn free_since(&self, settle: u64, for_readers: bool) -> u64 {
+        let held = self.holds.values().filter(|hold| !for_readers || hold.mode != Mode::Shared);
+        let held = held.map(|hold| hold.valid.saturating_add(settle));
         let releasing = self.releasing.values().map(|(_, since)| since.saturating_add(settle));
         held.chain(releasing).chain([self.released, self.busy_until]).max().unwrap_or_default()
     }
 
     /// A process has died at `t`: what it held excludes nobody any more, and the store may keep it for a while.
     pub(super) fn forget_process(&mut self, p: u64, (t, calm): (u64, bool), keeps_until: u64) {
-        let held = |hold: &Hold| hold.p == p && hold.mode.is_exclusive() && hold.valid > t;
-        let waits = |waiter: &Waiter| waiter.p != p && waiter.policy != Policy::Try;
-        if self.holds.values().any(held) && self.waiting.values().any(waits) {
+        // Only what has died is in the way of this one.
+        let keeps_out = |waiter: &Waiter, died: bool| {
+            let mut held = self.holds.values().filter(|hold| hold.valid > t && (hold.p == p) == died);
+            held.any(|hold| waiter.mode.excludes(hold.mode))
+        };
+        let mut waiters = self.waiting.values().filter(|waiter| waiter.p != p && waiter.policy != Policy::Try);
+        if waiters.any(|waiter| keeps_out(waiter, true) && !keeps_out(waiter, false)) {
             self.orphaned = Some((t, calm));
         }
         let before = self.holds.len() + self.waiting.len() + self.releasing.len();

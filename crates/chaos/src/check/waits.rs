@@ -2,7 +2,7 @@
 
 use super::lock::{Hold, Lock, Waiter};
 use crate::{
-    event::{Event, Policy},
+    event::{Event, Mode, Policy},
     report::Violation,
     rules::Rule,
 };
@@ -11,7 +11,16 @@ use crate::{
 pub(super) fn due_since(lock: &Lock, settle: u64, quiet_since: u64) -> Option<u64> {
     let waiters = lock.waiting.values().filter(|waiter| waiter.policy != Policy::Try);
     let first = waiters.map(|waiter| waiter.invoked.t).min()?;
-    Some(first.max(lock.free_since(settle)).max(quiet_since))
+    let free = first.max(lock.free_since(settle, false));
+    let beside = reader(lock).map(|queued| queued.max(lock.free_since(settle, true)));
+    Some(beside.unwrap_or(free).min(free).max(quiet_since))
+}
+
+/// Since when a reader is known to be in the queue before all writers. Other readers that hold are not in its way.
+fn reader(lock: &Lock) -> Option<u64> {
+    let writers = || lock.waiting.values().filter(|waiter| waiter.mode != Mode::Shared);
+    let readers = lock.waiting.values().filter(|waiter| waiter.mode == Mode::Shared && waiter.policy == Policy::Fair);
+    readers.filter_map(|reader| reader.queued).filter(|queued| writers().all(|writer| writer.invoked.t > *queued)).min()
 }
 
 /// Who has waited in vain, at the end.

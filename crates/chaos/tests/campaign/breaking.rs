@@ -67,10 +67,10 @@ impl Nemesis<'_> {
 
     /// The command, its guardian or its program, as soon as there is one: none comes any more if the client has failed, which its end says.
     async fn one_of_command(&self, fault: Fault, client: &Slot, length: Duration) {
-        let Some(starts) = client.pid().await else { return };
+        let (Some(starts), runs) = (client.pid().await, self.coin() || self.coin()) else { return };
         let found = async {
             loop {
-                if let Some(pid) = self.random.borrow_mut().choice(command::processes(starts)) {
+                if let Some(pid) = self.random.borrow_mut().choice(command::processes(starts, runs)) {
                     return pid;
                 }
                 tokio::time::sleep(Duration::from_millis(2)).await;
@@ -78,10 +78,10 @@ impl Nemesis<'_> {
         };
         let Ok(one) = timeout(self.kind.settle(), found).await else { return };
         if fault == Fault::KillCommand {
-            return command::signal(one, Signal::KILL);
+            return command::signal(one, if self.coin() { Signal::TERM } else { Signal::KILL });
         }
         command::signal(one, Signal::STOP);
-        tokio::time::sleep(length).await;
+        tokio::time::sleep(command::scaled(self.kind, length)).await;
         command::signal(one, Signal::CONT);
     }
 

@@ -21,23 +21,52 @@ use tokio::sync::watch;
 
 use super::{
     client::Plan,
+    kind::{Kind, nanos},
     recorder::{Record, now},
     resource::Write1,
     work::{CATALOG, ORDERS, ORDERS_1},
 };
 
+/// A lock that only commands use.
+const PROGRAMS: &str = "programs";
+/// Half of them among themselves, so that programs run all the time.
+const ASKED: [(&str, Mode); 8] = [
+    (ORDERS, Mode::Exclusive),
+    (ORDERS_1, Mode::Exclusive),
+    (CATALOG, Mode::Exclusive),
+    (CATALOG, Mode::Shared),
+    (PROGRAMS, Mode::Exclusive),
+    (PROGRAMS, Mode::Exclusive),
+    (PROGRAMS, Mode::Exclusive),
+    (PROGRAMS, Mode::Shared),
+];
 /// How many programs are run or waited for at a time.
 const AT_ONCE: u64 = 4;
 /// The shortest lease that the command takes.
 const SHORTEST: Duration = Duration::from_secs(1);
 /// For how long one waits that waits as long as it takes.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How much longer than a lease a program runs at most, and how late it may end on a busy machine.
+const LONGER: Duration = Duration::from_secs(4);
+const BUSY: Duration = Duration::from_secs(1);
+/// What the program is started by: nothing, a shell by which it ends for no SIGTERM, or one that ends before it and leaves it behind. That one
+/// keeps what the program's input is.
+const SHELLS: [&[&str]; 6] = [
+    &[],
+    &[],
+    &[],
+    &["sh", "-c", "trap '' TERM; exec \"$0\" \"$@\""],
+    &["sh", "-c", "exec 3<&0; \"$0\" \"$@\" <&3 & sleep 0.05"],
+    &["sh", "-c", "trap '' TERM; exec 3<&0; \"$0\" \"$@\" <&3 & sleep 0.05"],
+];
 /// What the command exits with: what was asked makes no sense to it, the store was not there, the lock was taken, it was lost, the guardian was killed.
 const USAGE: i32 = 64;
 const UNAVAILABLE: i32 = 69;
 const NOT_ACQUIRED: i32 = 75;
 const LOST: i32 = 76;
 const FAILED: i32 = 125;
+/// SIGTERM has ended what it waited for, or its program.
+const SIGNALLED: i32 = 128 + 15;
 
 /// What the program is told.
 #[derive(Serialize, Deserialize)]
@@ -50,6 +79,15 @@ pub(crate) struct Job {
     /// How often it uses what it holds, and how long it pauses each time.
     uses: u32,
     pause: Duration,
+}
+
+fn lease(kind: Kind) -> Duration {
+    kind.ttl().max(SHORTEST)
+}
+
+/// A time that is so many leases of clients, in as many leases of the command.
+pub(crate) fn scaled(kind: Kind, time: Duration) -> Duration {
+    time.mul_f64(lease(kind).div_duration_f64(kind.ttl()))
 }
 
 /// The command, if it was built.
@@ -81,10 +119,8 @@ fn one_by_one(plan: &Plan, draining: &watch::Receiver<bool>) {
 }
 
 fn once(plan: &Plan, op: u64, record: &Record, random: &mut fastrand::Rng) {
-    let locks =
-        [(ORDERS, Mode::Exclusive), (ORDERS_1, Mode::Exclusive), (CATALOG, Mode::Exclusive), (CATALOG, Mode::Shared)];
-    let (lock, mode) = locks[random.usize(0..locks.len())];
-    let ttl = plan.kind.ttl().max(SHORTEST);
+    let (lock, mode) = ASKED[random.usize(0..ASKED.len())];
+    let ttl = lease(plan.kind);
     // For how long it waits: not at all, up to a limit, or as long as it takes.
     let limit = match random.u8(0..4) {
         0 => Some(Duration::ZERO),
@@ -108,31 +144,45 @@ fn once(plan: &Plan, op: u64, record: &Record, random: &mut fastrand::Rng) {
         Some(_) if !waits => drop(command.arg("--no-wait")),
         _ => drop(command.args(["--wait", &format!("{}ms", limit.unwrap_or(PATIENCE).as_millis())])),
     }
-    // Mostly for a moment, sometimes for longer than a lease.
-    let length = if random.u8(0..6) == 0 { 2 * ttl } else { ttl / 4 };
-    let (uses, pause) = (random.u32(1..20), length.mul_f64(random.f64()) / 20);
+    // For a moment, or mostly for longer than a lease: one that outlives its lock shows only then.
+    let length = if random.bool() { (4 * ttl).min(ttl + LONGER) } else { ttl / 4 };
+    let (uses, pause) = (20, length.mul_f64(random.f64()) / 20);
     let job = Job { p: plan.p, op, lock: lock.into(), mode, resource: plan.resource.clone(), uses, pause };
-    command.arg("--").arg(env::current_exe().unwrap()).arg("program").arg(serde_json::to_string(&job).unwrap());
+    command.arg("--").args(random.choice(SHELLS).unwrap().iter());
+    command.arg(env::current_exe().unwrap()).arg("program").arg(serde_json::to_string(&job).unwrap());
     command.env("LEASEHOLD_STORE", &plan.url).stdin(Stdio::piped()).stdout(Stdio::piped());
     // Its limit counts from when it asks: how long a process takes to begin and to end is not judged.
     let deadline = limit.filter(|_| waits).map(|_| u64::MAX);
     record.now(What::Invoke { op, lock: lock.into(), mode, policy, deadline, owner: None });
-    let mut child = command.spawn().unwrap();
-    // The program ends when this is closed.
-    let stdin = child.stdin.take();
-    let mut last = None;
-    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
-        let event: Event = serde_json::from_str(&line.unwrap()).unwrap();
-        record.at(event.t, event.what.clone());
-        last = Some(event.what);
+    let (last, status, died) = run(command, record);
+    // It may be asked to end, and is killed soon.
+    if let Some((t, _)) = last.as_ref().filter(|(t, _)| *t > died + nanos(ttl / 5 + BUSY)) {
+        eprintln!("UNEXPECTED: the program of {op} ran {} ms after its command had ended", (t - died) / 1_000_000);
     }
-    let status = child.wait().unwrap();
-    drop(stdin);
-    match last {
+    match last.map(|(_, what)| what) {
         None => record.now(refusal(op, waits, status)),
         Some(What::Release { .. }) => {}
         Some(_) => record.now(What::Release { op, dropped: true }),
     }
+}
+
+/// Runs the command, and notes what its program says. The last of it, how the command ended, and when that was.
+fn run(mut command: Command, record: &Record) -> (Option<(u64, What)>, ExitStatus, u64) {
+    let mut child = command.spawn().unwrap();
+    // The program ends when this is closed.
+    let stdin = child.stdin.take();
+    // When the command ended, beside what its program says.
+    let stdout = child.stdout.take().unwrap();
+    let ended = thread::spawn(move || (child.wait().unwrap(), now()));
+    let mut last = None;
+    for line in BufReader::new(stdout).lines() {
+        let event: Event = serde_json::from_str(&line.unwrap()).unwrap();
+        record.at(event.t, event.what.clone());
+        last = Some((event.t, event.what));
+    }
+    let (status, died) = ended.join().unwrap();
+    drop(stdin);
+    (last, status, died)
 }
 
 /// No program was run.
@@ -142,6 +192,8 @@ fn refusal(op: u64, waited: bool, status: ExitStatus) -> What {
         Some(UNAVAILABLE) => return What::Fail { op, busy: false },
         // It was killed, or what it had was lost before the program began.
         Some(LOST | FAILED) | None => {}
+        // Or it was left behind, or ended by a signal, before it said anything.
+        Some(0 | SIGNALLED) => {}
         Some(USAGE) => eprintln!("UNEXPECTED: it lacks the store; `cargo build -p leasehold-cli --all-features`"),
         Some(_) => eprintln!("UNEXPECTED of the command: {status}"),
     }
@@ -181,12 +233,24 @@ pub(crate) fn program(job: &Job) {
     say(now(), What::Release { op, dropped: true });
 }
 
-/// The commands, guardians and programs that there are just now, under the process that starts them.
-pub(crate) fn processes(of: Pid) -> Vec<Pid> {
+/// The commands, guardians and programs that there are just now, under the process that starts them. `run`: of those that run a program, if
+/// there are such.
+pub(crate) fn processes(of: Pid, run: bool) -> Vec<Pid> {
+    let trees: Vec<Vec<Pid>> = children(of).into_iter().map(with_all_below).collect();
+    // Without a program there is a command and its guardian.
+    let runs = |tree: &&Vec<Pid>| tree.len() > 2;
+    let only = run && trees.iter().any(|tree| runs(&tree));
+    trees.iter().filter(|tree| !only || runs(tree)).flatten().copied().collect()
+}
+
+fn with_all_below(of: Pid) -> Vec<Pid> {
+    children(of).into_iter().fold(vec![of], |all, child| [all, with_all_below(child)].concat())
+}
+
+fn children(of: Pid) -> Vec<Pid> {
     let tasks = fs::read_dir(format!("/proc/{of}/task")).into_iter().flatten().flatten();
     let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    let children: Vec<Pid> = lists.flat_map(|list| Vec::from_iter(list.split_whitespace().filter_map(pid))).collect();
-    children.into_iter().flat_map(|child| [vec![child], processes(child)].concat()).collect()
+    lists.flat_map(|list| Vec::from_iter(list.split_whitespace().filter_map(pid))).collect()
 }
 
 fn pid(text: &str) -> Option<Pid> {

@@ -125,6 +125,11 @@ impl Kind {
         }
     }
 
+    /// For how long a dead client may be in the way.
+    pub(crate) fn in_the_way(self) -> Duration {
+        self.recovery().map_or(Duration::ZERO, |beyond| self.ttl() + Duration::from_millis(beyond))
+    }
+
     /// How late things may be while the machine is busy with other things, too. Stalls of a client's process do not count.
     pub(crate) fn limits(self) -> Limits {
         let mut limits = Limits::default();

@@ -80,7 +80,7 @@ impl<'a> Nemesis<'a> {
                     self.one().await;
                 }
             };
-            tokio::join!(join_all((0..self.kind.at_once()).map(|_| one())), self.tamper(until));
+            tokio::join!(join_all((0..self.kind.at_once()).map(|_| one())), self.tamper(until), self.commands(until));
             if begin.elapsed() < time {
                 // What was broken settles, a waiter may take so long, and one who waits for no good reason may do so for a lease.
                 let quiet = self.kind.settle() + Duration::from_secs(4) + self.kind.ttl();
@@ -101,6 +101,17 @@ impl<'a> Nemesis<'a> {
         while tokio::time::Instant::now() < until {
             tokio::time::sleep(4 * self.kind.ttl() + self.up_to(4 * self.kind.ttl())).await;
             self.make_to(fault, &[self.clients.len() + self.servers.all().len()], Some(KEPT)).await;
+        }
+    }
+
+    /// Breaks the command again and again, beside the others: it is one client of several, has three processes for each program, and mostly
+    /// the wrong one is hit.
+    async fn commands(&self, until: tokio::time::Instant) {
+        let Some(command) = self.clients.iter().position(Slot::is_command) else { return };
+        while tokio::time::Instant::now() < until {
+            tokio::time::sleep(self.up_to(self.kind.ttl().min(Duration::from_secs(1)))).await;
+            let fault = if self.coin() { Fault::PauseCommand } else { Fault::KillCommand };
+            self.make_to(fault, &[command], None).await;
         }
     }
 
@@ -226,6 +237,10 @@ impl<'a> Nemesis<'a> {
         };
         self.record.now(What::Fault { id, kind: kind.to_owned(), breaks, lock: lock.map(str::to_owned) });
         id
+    }
+
+    pub(super) fn coin(&self) -> bool {
+        self.random.borrow_mut().bool()
     }
 
     pub(super) fn up_to(&self, d: Duration) -> Duration {

@@ -29,6 +29,8 @@ const MORE: u32 = 60;
 const COUNTED: &str = "counted.txt";
 /// Fewer grants show nothing.
 const FEW: u64 = 20;
+/// How much longer than a store says a dead holder may be in the way on a busy machine.
+const BUSY: Duration = Duration::from_secs(1);
 /// Which client is one of another library, if there is one.
 const FOREIGN: u64 = 3;
 /// Which one is the command, if that was built.
@@ -225,6 +227,10 @@ fn verdict(
     troubles.extend(complaints(folder));
     if !report.is_clean() {
         troubles.push(format!("{} violations", report.count));
+    }
+    let (took, promised) = (Duration::from_nanos(report.calm_recovery.max()), kind.in_the_way() + BUSY);
+    if took > promised {
+        troubles.push(format!("a dead holder was in the way for {took:?}, and may be for {promised:?}"));
     }
     if report.figures.grants < FEW {
         troubles.push(format!("void: only {} grants", report.figures.grants));

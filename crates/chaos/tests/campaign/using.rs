@@ -60,7 +60,13 @@ pub(super) async fn hold(client: &Client, ask: &Ask, held: &Held, resource: &mut
     let mut writes = ask.mode.is_exclusive() && (naive || client.random(|random| random.u8(0..4) > 0));
     // Most do not ask the store either: that tells of what the library itself must notice.
     let asks = !naive && client.random(|random| random.u8(0..6) == 0);
+    let mut may_downgrade = ask.lock == CATALOG && ask.mode == Mode::Exclusive;
+    let longest = ask.most.map(|most| now() + nanos(most));
     while says_valid(client, ask, held) {
+        let (t, left) = (now(), nanos(held.remaining()));
+        if longest.is_some_and(|end| t + left > end) {
+            eprintln!("UNEXPECTED: {} is valid for longer than its max_hold", ask.op);
+        }
         // A writer that is refused goes on without: it may be the holder all the same, by what the library says.
         writes = writes && (write(client, ask, held.token(), resource).await || naive);
         if writes {
@@ -69,8 +75,15 @@ pub(super) async fn hold(client: &Client, ask: &Ask, held: &Held, resource: &mut
         if asks && client.random(|random| random.u8(0..4) == 0) {
             confirm(client, ask, held).await;
         }
-        if ask.lock == CATALOG && ask.mode == Mode::Exclusive && client.random(|random| random.u8(0..4) == 0) {
-            return downgrade(client, ask, held).await;
+        if may_downgrade && client.random(|random| random.u8(0..4) == 0) {
+            (may_downgrade, writes) = (false, false);
+            if !downgrade(client, ask, held).await {
+                return;
+            }
+            // Some go on so long that a reader who is not let in beside them is seen.
+            if client.random(|random| random.bool()) {
+                length = Length::Until(now() + nanos(Duration::from_secs(4)));
+            }
         }
         if length.is_over() || !naive && client.drains() {
             return;
@@ -112,12 +125,11 @@ async fn confirm(client: &Client, ask: &Ask, held: &Held) {
     }
 }
 
-/// Makes a hold a shared one. Whether or not that succeeds, it excludes no reader from here on.
-async fn downgrade(client: &Client, ask: &Ask, held: &Held) {
-    if let Held::Guard(guard) = held {
-        client.record.now(What::Downgrade { op: ask.op });
-        let _ = answer(client, ask, held, guard.downgrade()).await;
-    }
+/// Makes a hold a shared one. Whether or not that succeeds, which this answers, it excludes no reader from here on.
+async fn downgrade(client: &Client, ask: &Ask, held: &Held) -> bool {
+    let Held::Guard(guard) = held else { return false };
+    client.record.now(What::Downgrade { op: ask.op });
+    answer(client, ask, held, guard.downgrade()).await.is_ok()
 }
 
 /// Writes with this token. Returns whether it was accepted, or is not known.

@@ -2,6 +2,7 @@
 
 use std::{rc::Rc, time::Duration};
 
+use futures_util::FutureExt;
 use leasehold::{Error, ErrorKind, Lock, Result};
 use leasehold_chaos::{Mode, Policy, What};
 
@@ -29,6 +30,8 @@ const SPARE: &str = "spare";
 pub(crate) const KEPT: &str = "kept";
 /// Of clients of one process alone, one for each member of a store that has several.
 const RELAY: &str = "relay";
+/// Theirs, too: one whose holder does not look at it.
+const ASLEEP: &str = "asleep";
 /// The lock of naive clients.
 pub(crate) const NAIVE: &str = "naive";
 /// All of the others.
@@ -43,6 +46,9 @@ pub(super) struct Ask {
     /// How long it waits.
     limit: Option<Duration>,
     owned: bool,
+    /// The shortest and the longest time to hold.
+    least: Option<Duration>,
+    pub(super) most: Option<Duration>,
 }
 
 /// Acquires, holds and ends until the client drains.
@@ -60,19 +66,29 @@ pub(crate) async fn work(client: Rc<Client>) {
 
 /// Asks for a lock. Uses it for a while, if it is granted, and gives it back.
 async fn once(client: &Rc<Client>, ask: &Ask, resource: &mut Connection) {
+    let begin = now();
     let Some(held) = acquire(client, ask).await else {
         // Servers may be down: no loop without a pause.
         return tokio::time::sleep(client.up_to(Duration::from_millis(20))).await;
     };
     let watched = if client.plan.naive { Watched::default() } else { watch(client, ask.op, held.view()) };
     hold(client, ask, &held, resource).await;
-    end(client, ask, held, &watched, resource).await;
+    match ask.least.map(|least| begin + nanos(least)) {
+        Some(until) if now() < until && !held.remaining().is_zero() => {
+            end_early(client, ask, held, &watched, until).await;
+        }
+        _ => end(client, ask, held, &watched, resource).await,
+    }
 }
 
 /// Clients of one process in turn: each tries for what another one has released. Nobody else uses this lock.
 pub(crate) async fn relay(clients: Vec<Rc<Client>>) {
     let mut resource = Connection::of(&clients[0].plan);
-    for client in clients.iter().cycle().take_while(|client| !client.drains()) {
+    let others = clients.iter().cycle().skip(1);
+    for (client, other) in clients.iter().cycle().zip(others).take_while(|(client, _)| !client.drains()) {
+        if client.random(|random| random.u8(0..8) == 0) {
+            sleep_on(client, other).await;
+        }
         once(client, &Ask::simple(client, RELAY, Policy::Try), &mut resource).await;
         // Often at once, as who was told would.
         if client.random(|random| random.u8(0..4) == 0) {
@@ -81,9 +97,35 @@ pub(crate) async fn relay(clients: Vec<Rc<Client>>) {
     }
 }
 
+/// Holds without a look at it until it is told of a loss, and another client tries for the same. Who looks hears of a loss by that, whoever
+/// else should have told it.
+async fn sleep_on(client: &Client, other: &Client) {
+    let of = |client: &Client| client.store.lock(ASLEEP).try_acquire();
+    let Ok(guard) = of(client).await else { return };
+    let (end, mut lost) = (now() + nanos(4 * client.ttl()), guard.lost());
+    while now() < end && !client.drains() {
+        tokio::select! {
+            biased;
+            _ = &mut lost => return,
+            () = tokio::time::sleep(client.ttl() / 8) => {}
+        }
+        let Ok(_theirs) = of(other).await else { continue };
+        // It is told when its validity ends, or soon after. Many short times: in each of them this runtime ran.
+        let short = Duration::from_millis(20);
+        for _ in 0..(client.ttl() + Duration::from_secs(1)).div_duration_f64(short) as u32 {
+            tokio::time::sleep(short).await;
+            if (&mut lost).now_or_never().is_some() || client.drains() {
+                return;
+            }
+        }
+        eprintln!("UNEXPECTED: {ASLEEP} is another client's, and its holder was not told");
+        return;
+    }
+}
+
 impl Ask {
     fn simple(client: &Client, lock: &'static str, policy: Policy) -> Ask {
-        Ask { op: client.op(), lock, mode: Mode::Exclusive, policy, limit: None, owned: false }
+        Ask { op: client.op(), lock, mode: Mode::Exclusive, policy, limit: None, owned: false, least: None, most: None }
     }
 
     /// Whether nobody else may be in it at a time: turns and re-entries of one hold may.
@@ -122,7 +164,14 @@ fn ask(client: &Client) -> Ask {
         let timed = policy != Policy::Try && random.u8(0..3) == 0;
         let limit = timed.then(|| client.plan.kind.ttl().mul_f64(2.0 * random.f64()));
         let owned = lock == ORDERS && random.u8(0..3) == 0;
-        Ask { op, lock, mode, policy, limit, owned }
+        // Of those that hold a claim of their own. When a try is granted is not before it was asked for.
+        let bounded = !owned && mode != Mode::Leader && policy != Policy::Fast;
+        // Not so long that a fault excuses less.
+        let least = (bounded && policy == Policy::Try && !matches!(lock, SPARE | KEPT) && random.u8(0..4) == 0)
+            .then(|| client.plan.kind.ttl() + Duration::from_millis(900).mul_f64(random.f64()));
+        let most = (bounded && least.is_none() && random.u8(0..8) == 0)
+            .then(|| client.plan.kind.ttl().mul_f64(0.1 + 2.0 * random.f64()));
+        Ask { op, lock, mode, policy, limit, owned, least, most }
     })
 }
 
@@ -200,6 +249,8 @@ async fn send(client: &Client, ask: &Ask) -> Result<Held> {
     let lock = lock.label(label);
     let lock = if ask.owned { lock.owner(&client.owner) } else { lock };
     let lock = if ask.policy == Policy::Fast { lock.fast() } else { lock };
+    let lock = if let Some(least) = ask.least { lock.min_hold(least) } else { lock };
+    let lock = if let Some(most) = ask.most { lock.max_hold(most) } else { lock };
     let guard = match (ask.policy, ask.limit) {
         (Policy::Try, _) => lock.try_acquire(),
         (_, Some(limit)) => lock.acquire_timeout(limit),
@@ -223,6 +274,27 @@ fn refusal(op: u64, error: &Error) -> What {
 /// An error that no fault of a campaign explains. It is in the log of the process, and fails the run.
 pub(crate) fn unexpected(doing: &str, error: &Error) {
     eprintln!("UNEXPECTED {doing}: {error:?}");
+}
+
+/// Releases before the shortest time is over: up to then nobody else may hold. The store ends it by itself, a little later than that.
+async fn end_early(client: &Client, ask: &Ask, held: Held, watched: &Watched, until: u64) {
+    let op = ask.op;
+    watched.ends();
+    // Where it was said to be valid for longer than that, it shows nothing; nor where it may end with what the client has.
+    let lasts = client.store.guarantees().min_hold_outlives_process;
+    let shows = lasts && until > now() + nanos(held.remaining());
+    if !shows {
+        client.record.now(What::Release { op, dropped: true });
+    }
+    let released = held.release().await.is_ok();
+    let t = now();
+    if shows && released && t < until {
+        client.record.at(t, What::Use { op, valid: until });
+        tokio::time::sleep(Duration::from_nanos(until - t)).await;
+    }
+    if shows {
+        client.record.now(What::Release { op, dropped: true });
+    }
 }
 
 async fn end(client: &Client, ask: &Ask, held: Held, watched: &Watched, resource: &mut Connection) {

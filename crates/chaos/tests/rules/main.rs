@@ -55,6 +55,11 @@ const FOUND: &[(Rule, &str)] = &[
 
 /// What is legal, and what a simpler checker would refuse.
 const LEGAL: &[(&str, &str)] = &[
+    (
+        "a reader waits behind a writer who was there before, also once a reader holds",
+        "10 holds 1 x, 12 asks 3 x, 15 asks 2 r, 20 is-queued 2 @9, 30 downgrades 1, 400 releases 1, 402 granted 3, 410 releases 3, \
+        412 granted 2 4, 420 releases 2, 5000 ends",
+    ),
     ("readers share", "10 holds 1 r, 20 holds 2 r, 30 releases 1, 40 releases 2, 50 ends"),
     (
         "a window ends when its release is called",
@@ -187,6 +192,15 @@ const FURTHER: &[(Rule, &str)] = &[
         "10 holds 1 x, 20 fault exclusion, 30 healed, 40 holds 2 x, 9500 uses 2, 10031 uses 1, 10040 uses 1, 10050 releases 1, 10060 releases 2, 10070 ends",
     ),
     (Rule::Forgotten, "10 holds 1 x, 20 asks 2 x, 25 fault nothing, 30 releases 1, 40 healed, 12291 ends"),
+    (
+        Rule::Stuck,
+        "10 holds 1 x, 15 asks 3 x, 20 is-queued 3 @9, 25 asks 2 x try until=300, 30 releases 1, 250 times-out 2, 400 granted 3, \
+        410 releases 3, 5000 ends",
+    ),
+    (
+        Rule::Stuck,
+        "10 holds 1 x, 15 asks 2 r, 20 is-queued 2 @9, 30 downgrades 1, 400 granted 2, 410 releases 2, 420 releases 1, 5000 ends",
+    ),
     (
         Rule::Stuck,
         "10 holds 1 x, 20 asks 2 x, 25 asks 3 x, 30 releases 1, 200 leaves 2, 460 granted 3, 470 releases 3, 5000 ends",
