@@ -65,8 +65,9 @@ const UNAVAILABLE: i32 = 69;
 const NOT_ACQUIRED: i32 = 75;
 const LOST: i32 = 76;
 const FAILED: i32 = 125;
-/// SIGTERM has ended what it waited for, or its program.
+/// SIGTERM has ended what it waited for, or its program; or SIGKILL has ended that.
 const SIGNALLED: i32 = 128 + 15;
+const KILLED: i32 = 128 + 9;
 
 /// What the program is told.
 #[derive(Serialize, Deserialize)]
@@ -193,7 +194,7 @@ fn refusal(op: u64, waited: bool, status: ExitStatus) -> What {
         // It was killed, or what it had was lost before the program began.
         Some(LOST | FAILED) | None => {}
         // Or it was left behind, or ended by a signal, before it said anything.
-        Some(0 | SIGNALLED) => {}
+        Some(0 | SIGNALLED | KILLED) => {}
         Some(USAGE) => eprintln!("UNEXPECTED: it lacks the store; `cargo build -p leasehold-cli --all-features`"),
         Some(_) => eprintln!("UNEXPECTED of the command: {status}"),
     }
