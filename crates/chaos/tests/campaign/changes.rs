@@ -137,7 +137,8 @@ impl Nemesis<'_> {
     }
 }
 
-/// Begins to write in the file, as no client of the store does: it ends when this is dropped.
+/// Begins to write in the file, as no client of the store does: it ends when this is dropped. It is in the process of the operator's client,
+/// with which SQLite lets it share an index.
 fn lock(file: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     // It would delete the log of others, should they have replaced the file.

@@ -145,7 +145,7 @@ fn once(plan: &Plan, op: u64, record: &Record, random: &mut fastrand::Rng) {
         Some(_) if !waits => drop(command.arg("--no-wait")),
         _ => drop(command.args(["--wait", &format!("{}ms", limit.unwrap_or(PATIENCE).as_millis())])),
     }
-    // For a moment, or mostly for longer than a lease: one that outlives its lock shows only then.
+    // For a moment, or up to longer than a lease: one that outlives its lock shows only then.
     let length = if random.bool() { (4 * ttl).min(ttl + LONGER) } else { ttl / 4 };
     let (uses, pause) = (20, length.mul_f64(random.f64()) / 20);
     let job = Job { p: plan.p, op, lock: lock.into(), mode, resource: plan.resource.clone(), uses, pause };
