@@ -308,7 +308,8 @@ impl Shared {
         self.report_turns(&mut claims, &claim.name);
         self.report_before(&mut claims, &claim.name, |own| own.id == claim.id);
         self.report_queue(&mut claims, &claim.name, Some(claim.id));
-        Ok(claims.get(&claim.name, claim.id).map(|own| match own.granted {
+        // What was seen since may say that it has gone.
+        Ok(claims.get(&claim.name, claim.id).filter(still).map(|own| match own.granted {
             true => Claimed::Granted(own.grant()),
             false => {
                 let who = found.who.clone().unwrap_or_else(|| read.contention(others));
