@@ -1,6 +1,8 @@
-//! What knows no lock: the file and whether it can be trusted where it is (`file`, `generation`, `presence`), the FIFOs by which
+//! What knows no lock: the file and whether it can be trusted where it is (`connect`, `file`, `generation`,
+//! `presence`), the FIFOs by which
 //! processes notify each other and see each other die, the thread that owns the connection, and what it runs there.
 
+pub(crate) mod connect;
 pub(crate) mod fifo;
 pub(crate) mod file;
 pub(crate) mod generation;

@@ -26,8 +26,8 @@ use leasehold_core::seam::Moment;
 use leasehold_core::{Error, ErrorKind, FencingToken, Guard, Loss, Store};
 use replaced::{
     a_copy_in_their_place_is_loss, a_copy_of_older_content_is_loss, a_cut_log_is_an_error,
-    a_file_of_other_locks_is_loss, a_hard_link_is_refused, a_new_file_is_taken_into_use_by_one,
-    a_new_file_without_its_log_is_begun_anew, deleted_rows_are_loss, moved_away_and_back_is_loss, open_and_try,
+    a_file_of_other_locks_is_loss, a_hard_link_is_refused, a_lease_taken_until_then_is_waited_for,
+    deleted_rows_are_loss, moved_away_and_back_is_loss, new_files_are_in_use_when_they_are_found, open_and_try,
     replaced_while_they_are_opened,
 };
 use support::*;
@@ -52,10 +52,10 @@ fn main() -> ExitCode {
         ("other/moved_away_and_back_is_loss", moved_away_and_back_is_loss),
         ("other/a_file_of_other_locks_is_loss", a_file_of_other_locks_is_loss),
         ("other/a_cut_log_is_an_error_that_says_what_to_do", a_cut_log_is_an_error),
-        ("gone/a_new_file_without_its_log_is_begun_anew", a_new_file_without_its_log_is_begun_anew),
         ("other/a_hard_link_is_refused", a_hard_link_is_refused),
         ("gone/while_they_are_opened", replaced_while_they_are_opened),
-        ("gone/a_new_file_is_taken_into_use_by_one", a_new_file_is_taken_into_use_by_one),
+        ("gone/new_files_are_in_use_when_they_are_found", new_files_are_in_use_when_they_are_found),
+        ("gone/a_lease_taken_until_then_is_waited_for", a_lease_taken_until_then_is_waited_for),
         ("rows/deleted_by_hand_are_loss", deleted_rows_are_loss),
         ("boot/another_ones_holds_are_free", another_boot_is_free),
         ("boot/another_ones_damage_is_begun_anew", another_boots_damage_is_begun_anew),

@@ -37,7 +37,7 @@ pub(crate) struct Nemesis<'a> {
 impl<'a> Nemesis<'a> {
     pub(crate) async fn new(
         kind: Kind,
-        (seed, time): (u64, Duration),
+        seed: u64,
         record: &'a Record,
         servers: &'a Servers,
         clients: &'a [Slot],
@@ -52,8 +52,6 @@ impl<'a> Nemesis<'a> {
             println!("no disk of its own: none is full");
             kinds.retain(|fault| *fault != Fault::FillDisk);
         }
-        // It still finds a damaged file now and then (docs/reliability.md), which a daily test need not.
-        kinds.retain(|fault| *fault != Fault::LockFile || time >= LONG);
         let (busy, ids) = (RefCell::default(), RefCell::new(0));
         Nemesis { kinds, kind, record, servers, clients, random, operator, busy, ids }
     }

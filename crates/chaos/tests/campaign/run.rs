@@ -83,7 +83,7 @@ async fn campaign(kind: Kind, seed: u64, time: Duration, folder: &Path) -> Vec<S
     for n in 0..if kind == Kind::Memory { 0 } else { 2 } {
         naive.push(slot(kind, seed, n, true, &servers, &resource, folder).await);
     }
-    let nemesis = Nemesis::new(kind, (seed, time), &record, &servers, &clients).await;
+    let nemesis = Nemesis::new(kind, seed, &record, &servers, &clients).await;
     let (mut slice, mut more, mut rages) = (time, MORE, true);
     loop {
         let rage = async {

@@ -10,28 +10,19 @@ use std::time::Duration;
 use leasehold_core::seam::Moment;
 use leasehold_core::support::fault;
 use leasehold_core::{Error, ErrorKind, Result};
-use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, TransactionBehavior, ffi, params};
-use rustix::fs::{Access, FallocateFlags, Mode, OFlags, access, fallocate, open, statvfs};
-use rustix::io::Errno;
+use rusqlite::{Connection, OptionalExtension, Row, ffi};
+use rustix::fs::{Access, access, statvfs};
 use scopeguard::guard;
 
+use crate::client::connect::{SHORT_LOG_PAGES, connect, limit_log, limit_pages, wait_for_no_disk};
 use crate::client::fifo::Address;
-use crate::client::generation::{self, Files, Header, Meta};
+use crate::client::generation::{self, Files, Header, Meta, Opener};
 use crate::client::place;
 use crate::client::presence::Presence;
-use crate::client::time::{now, wait, wait_until, wall};
-use crate::client::tokens::above;
+use crate::client::time::{now, wait_until};
 use crate::client::upgrade;
 use crate::error;
-use crate::names::beside;
 
-/// How many pages the log has when it is written back into the file, and how many bytes it has room for from the start, so
-/// that a full disk refuses no renewal.
-const LOG_PAGES: i64 = 512;
-const LOG_BYTES: u64 = 2 << 20;
-/// The same for clients that come for one lock and go: the first that opens the file reads the whole log.
-const SHORT_LOG_PAGES: i64 = 24;
 /// By how many pages the file may grow at once, and how much of the disk must be free for that: its log has to be written
 /// back into it later, or nothing could be renewed.
 const STEP_PAGES: i64 = 512;
@@ -40,6 +31,7 @@ const STEP_BYTES: u64 = 4 << 20;
 pub(crate) const OPENING: Duration = Duration::from_secs(3);
 /// How often it is looked whether the log and its index are still there, in nanoseconds.
 const LOOK: i64 = 50_000_000;
+
 /// An open file.
 pub(crate) struct File {
     pub(crate) path: PathBuf,
@@ -86,12 +78,13 @@ impl File {
         let folder = real.parent().unwrap_or(Path::new("/"));
         let presence = Presence::open(&real, folder, before.map(|(presence, _)| presence))?;
         let own = before.map_or(0, |(_, longest)| longest);
+        let opener = Opener { boot: &boot, presence: &presence, own, deadline };
         wait_until(deadline);
         // Once it takes two turns to make it, and one to see that others have.
         let mut turns = 0..3;
         while turns.next().is_some() || Moment::now() < deadline {
             let (looked, files) = (now(), Files::at(path, &real));
-            let token = match join(&real, files, &boot, (&presence, own), deadline) {
+            let token = match join(&real, files, &boot) {
                 Ok(Joined::Open(connection, generation, clients)) => {
                     // Those that were joined: a later look may see others.
                     let (path, looked) = (path.into(), Cell::new(looked));
@@ -100,14 +93,14 @@ impl File {
                 Ok(Joined::Stale(token)) => token,
                 Ok(Joined::Changed) => continue,
                 Ok(Joined::Earlier) => {
-                    upgrade::begin(&real, files, &boot, &presence, deadline)?;
+                    upgrade::begin(&real, files, &opener)?;
                     continue;
                 }
                 // Parts of two generations do not fit together.
                 Err(_) if Files::at(path, &real) != files => continue,
                 Err(e) => return Err(e),
             };
-            generation::begin(&real, files, token, &presence, deadline)?;
+            generation::begin(&real, files, token, &opener)?;
         }
         Err(Error::new(ErrorKind::Unavailable, format!("{} is replaced again and again", path.display())))
     }
@@ -167,11 +160,12 @@ impl File {
         limit_log(&self.connection, SHORT_LOG_PAGES)
     }
 
-    /// Has the file begun anew: what is in it is not what we wrote.
-    pub(crate) fn replace(&self, deadline: Moment) -> Result<()> {
+    /// Has the file begun anew: what is in it is not what we wrote. `own`: the longest of our leases in it.
+    pub(crate) fn replace(&self, own: i64, deadline: Moment) -> Result<()> {
         let token = "SELECT token FROM meta";
         let token = self.connection.query_row(token, [], |row| row.get(0)).unwrap_or(0);
-        generation::begin(&self.real, self.files, token, &self.presence, deadline)
+        let opener = Opener { boot: &place::boot()?, presence: &self.presence, own, deadline };
+        generation::begin(&self.real, self.files, token, &opener)
     }
 }
 
@@ -188,10 +182,7 @@ fn unfit(real: &Path, files: Files) -> Result<Option<Joined>> {
         return Ok(Some(Joined::Earlier));
     }
     header.check(real)?;
-    // The client that opens a new one makes the files beside it. All others have been used, perhaps by a client that still does.
-    if header.is_new() {
-        return Ok(None);
-    }
+    // It has been used, perhaps by a client that still does.
     has_one_name(real)?;
     Ok(Some(Joined::Stale(header.token)))
 }
@@ -205,39 +196,30 @@ pub(crate) fn has_one_name(real: &Path) -> Result<()> {
     Ok(())
 }
 
-fn join(real: &Path, files: Files, boot: &str, known: (&Presence, i64), deadline: Moment) -> Result<Joined> {
+fn join(real: &Path, files: Files, boot: &str) -> Result<Joined> {
     if let Some(unfit) = unfit(real, files)? {
         return Ok(unfit);
     }
-    match try_to_join(real, files, boot, known, deadline) {
+    match try_to_join(real, files, boot) {
         Ok(joined) => Ok(joined),
         Err(Failed::Other(e)) => Err(e),
         Err(Failed::Sqlite(e)) => match Header::read(real) {
             // What a power cut has left, or what a file and the log of another make together. No client has used that.
-            // Or a new file with one of the two beside it taken away, before it said that it is in use.
-            Ok(header) if header.is_of_others(files.mark(boot)) || header.is_new() && error::is_misfit(&e) => {
-                Ok(Joined::Stale(header.token))
-            }
+            Ok(header) if header.is_of_others(files.mark(boot)) => Ok(Joined::Stale(header.token)),
             Ok(header) if header.is_earlier() => Ok(Joined::Earlier),
             _ => Err(error::of(&e, real)),
         },
     }
 }
 
-fn try_to_join(
-    real: &Path,
-    files: Files,
-    boot: &str,
-    (presence, own): (&Presence, i64),
-    deadline: Moment,
-) -> std::result::Result<Joined, Failed> {
+fn try_to_join(real: &Path, files: Files, boot: &str) -> std::result::Result<Joined, Failed> {
     let mut connection = connect(real)?;
     // SQLite opens for reading what it may not write.
     if access(real, Access::WRITE_OK).is_err() {
         return Err(Failed::Sqlite(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_READONLY), None)));
     }
     // In one transaction: each locks the index anew.
-    let mut tx = connection.transaction()?;
+    let tx = connection.transaction()?;
     let header = Header::of(&tx)?;
     if header.is_earlier() {
         return Ok(Joined::Earlier);
@@ -252,31 +234,8 @@ fn try_to_join(
     }
     let meta = "SELECT files, boot, generation FROM meta";
     let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get(2)?));
-    let mut meta_row = tx.query_row(meta, [], read).optional()?;
-    let mut _alone = None;
-    if meta_row.as_ref().is_some_and(|(files, ..)| files.is_empty()) {
-        drop(tx);
-        wait_for_no_disk(&connection)?;
-        // Nobody else does so meanwhile over another index, should this one be deleted just now: both would write in one log.
-        _alone = Some(presence.alone(deadline)?);
-        tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        if Files::at(real, real) != files {
-            return Ok(Joined::Changed);
-        }
-        meta_row = tx.query_row(meta, [], read).optional()?;
-    }
-    let Some((known, of, mut generation)) = meta_row else { return Ok(Joined::Stale(0)) };
-    let is_new = known.is_empty();
-    if is_new {
-        // Ours, too: nobody may have told our guards yet.
-        let longest = presence.longest_of_others()?.max(own);
-        let quiet = if longest == 0 { 0 } else { now().saturating_add(longest) };
-        generation = fastrand::i64(1..);
-        let begin = "UPDATE meta SET files = ?1, boot = ?2, generation = ?3, quiet = ?4, token = max(token, ?5)";
-        tx.execute(begin, params![files.text(), boot, generation, quiet, above(wall())])?;
-        tx.execute_batch(&format!("PRAGMA user_version = {}", files.mark(boot)))?;
-        grow(&beside(real, "-wal"))?;
-    } else if (&*known, &*of) != (&*files.text(), boot) {
+    let Some((known, of, generation)) = tx.query_row(meta, [], read).optional()? else { return Ok(Joined::Stale(0)) };
+    if (&*known, &*of) != (&*files.text(), boot) {
         if of == boot {
             has_one_name(real)?;
         }
@@ -287,16 +246,6 @@ fn try_to_join(
     let clients = clients(&tx)?;
     tx.commit()?;
     wait_for_no_disk(&connection)?;
-    if is_new {
-        // Now the file itself says that it is in use, whatever becomes of its log.
-        connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
-        // Who has opened it over another index since knows nothing of that.
-        let now = Files::at(real, real);
-        if now != files {
-            generation::begin(real, now, header.token, presence, deadline)?;
-            return Ok(Joined::Changed);
-        }
-    }
     Ok(Joined::Open(connection, generation, clients))
 }
 
@@ -306,44 +255,4 @@ fn clients(tx: &Connection) -> rusqlite::Result<HashMap<i64, Address>> {
                UNION SELECT fifo, dev, ino FROM observer";
     let client = |row: &Row<'_>| Address::read(row).map(|of| (of.fifo, of));
     tx.prepare(all)?.query_map([now()], client)?.collect()
-}
-
-pub(crate) fn connect(real: &Path) -> rusqlite::Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    #[allow(unused_mut, reason = "older versions of rusqlite do not ask for it")]
-    let mut connection = Connection::open_with_flags(real, flags)?;
-    connection.busy_handler(Some(wait))?;
-    // The log stays for the next process. And the last client to close would delete what is at the log's path, which may be the
-    // log of others by then.
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-    // More than there are statements: none is ever compiled twice.
-    connection.set_prepared_statement_cache_capacity(64);
-    // Nor again for another value: the bundled SQLite is built to plan by values, which gains nothing with these indexes.
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
-    limit_log(&connection, LOG_PAGES)?;
-    Ok(connection)
-}
-
-/// What a power cut leaves is of another boot, and begun anew. After the first look at the file, which this would else be one more of.
-fn wait_for_no_disk(connection: &Connection) -> rusqlite::Result<()> {
-    connection.execute_batch("PRAGMA synchronous = OFF")
-}
-
-fn limit_log(connection: &Connection, pages: i64) -> rusqlite::Result<()> {
-    connection.query_row(&format!("PRAGMA wal_autocheckpoint = {pages}"), [], |_| Ok(()))
-}
-
-/// At least as many as there are.
-fn limit_pages(connection: &Connection, pages: i64) -> rusqlite::Result<()> {
-    connection.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))
-}
-
-/// Gives the log its room. Where that cannot be asked for, it grows as it is written.
-fn grow(log: &Path) -> Result<()> {
-    let of = |e: Errno| error::of_io(&e.into(), log, "cannot be made large enough");
-    let log = open(log, OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty()).map_err(of)?;
-    match fallocate(&log, FallocateFlags::empty(), 0, LOG_BYTES) {
-        Err(Errno::OPNOTSUPP) => Ok(()),
-        grown => grown.map_err(of),
-    }
 }

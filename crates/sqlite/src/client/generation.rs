@@ -1,5 +1,6 @@
 //! The three files of which one generation consists, and how a new one is begun: never in files that another client may
-//! still use.
+//! still use. The new ones are complete and in use before a path leads to them. A file that waits to be taken into use would be
+//! by two clients, each over an index of its own, if somebody deleted the first one's just then: both would write in one log.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -9,16 +10,18 @@ use std::path::Path;
 use leasehold_core::seam::Moment;
 use leasehold_core::support::fault;
 use leasehold_core::{Error, ErrorKind, Result};
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, params};
 
+use crate::client::connect::{connect, grow, wait_for_no_disk};
 use crate::client::presence::Presence;
+use crate::client::time::{now, wall};
+use crate::client::tokens::above;
 use crate::error;
 use crate::names::beside;
 
 /// `application_id` of our files.
 pub(crate) const APPLICATION: i64 = 0x4C65_6173;
-/// The low byte of `user_version`. Above it is a mark of the files that belong together and of the boot; 0: no client has used
-/// them yet.
+/// The low byte of `user_version`. Above it is a mark of the files that belong together and of the boot.
 pub(crate) const VERSION: i64 = 4;
 /// The size of a page: what a transaction writes at least. Rows with names of usual length fit several times.
 const PAGE: i64 = 2048;
@@ -62,6 +65,16 @@ impl Files {
 
 fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
+/// A client that opens the file.
+pub(crate) struct Opener<'a> {
+    pub(crate) boot: &'a str,
+    pub(crate) presence: &'a Presence,
+    /// The longest of its leases in files that it has used until now.
+    pub(crate) own: i64,
+    /// Until when others are waited for.
+    pub(crate) deadline: Moment,
 }
 
 /// What a transaction has to know of its generation.
@@ -129,34 +142,62 @@ impl Header {
         self.application == APPLICATION && (1..VERSION).contains(&self.schema)
     }
 
-    /// Made for use, and not used yet.
-    pub(crate) fn is_new(&self) -> bool {
-        (self.application, self.version) == (APPLICATION, VERSION)
-    }
-
     /// Ours, and not used together with the files of this mark.
     pub(crate) fn is_of_others(&self, mark: i64) -> bool {
-        self.application == APPLICATION && self.schema == VERSION && self.version != mark && !self.is_new()
+        self.application == APPLICATION && self.schema == VERSION && self.version != mark
     }
 }
 
-/// Puts a new file into the place of these, unless others have replaced them already. They must be ours, or not there.
-pub(crate) fn begin(real: &Path, old: Files, token: i64, alone: &Presence, deadline: Moment) -> Result<()> {
-    let _alone = alone.alone(deadline)?;
+/// Puts new files into the place of these, unless others have replaced them already. They must be ours, or not there.
+pub(crate) fn begin(real: &Path, old: Files, token: i64, opener: &Opener<'_>) -> Result<()> {
+    let _alone = opener.presence.alone(opener.deadline)?;
     if Files::at(real, real) != old {
         return Ok(());
     }
     let new = beside(real, "-new");
-    let done = remove(&new).and_then(|()| make(&new, real, token)).and_then(|()| {
-        // First, so that no client opens the new file beside the old log.
-        remove(&beside(real, "-wal"))?;
-        remove(&beside(real, "-shm"))?;
-        fs::rename(&new, real).map_err(|e| error::of_io(&e, real, "cannot be replaced"))
-    });
+    let done = remove_all(&new).and_then(|()| make(&new, real, token)).and_then(|()| replace(real, &new, opener));
     if done.is_err() {
-        let _ = remove(&new);
+        let _ = remove_all(&new);
     }
     done
+}
+
+/// Takes the new files into use, and puts them into the place of those that are there.
+fn replace(real: &Path, new: &Path, opener: &Opener<'_>) -> Result<()> {
+    let of = |e| error::of(&e, new);
+    let mut connection = connect(new).map_err(of)?;
+    wait_for_no_disk(&connection).map_err(of)?;
+    // Makes the files beside it, and what is written there needs no more of the disk. They stay what they are under another name.
+    Header::of(&connection).map_err(of)?;
+    grow(&beside(new, "-wal"))?;
+    let files = Files::at(new, new);
+    // From here on nobody is granted anything in the old one, and whatever was granted has begun.
+    remove(real)?;
+    // Ours, too: nobody may have told our guards yet.
+    let longest = opener.presence.longest_of_others()?.max(opener.own);
+    let quiet = if longest == 0 { 0 } else { now().saturating_add(longest) };
+    take_into_use(&mut connection, files, opener.boot, quiet).map_err(of)?;
+    // It would look for its files under the former names.
+    drop(connection);
+    // The file is the last: nobody finds it beside the old log.
+    ["-shm", "-wal", ""].iter().try_for_each(|ending| {
+        let moved = fs::rename(beside(new, ending), beside(real, ending));
+        moved.map_err(|e| error::of_io(&e, real, "cannot be replaced"))
+    })
+}
+
+fn take_into_use(connection: &mut Connection, files: Files, boot: &str, quiet: i64) -> rusqlite::Result<()> {
+    let tx = connection.transaction()?;
+    let begin = "UPDATE meta SET files = ?1, boot = ?2, generation = ?3, quiet = ?4, token = max(token, ?5)";
+    tx.execute(begin, params![files.text(), boot, fastrand::i64(1..), quiet, above(wall())])?;
+    tx.execute_batch(&format!("PRAGMA user_version = {}", files.mark(boot)))?;
+    tx.commit()?;
+    // Now the file itself says that it is in use, whatever becomes of its log.
+    connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+}
+
+fn remove_all(path: &Path) -> Result<()> {
+    ["", "-wal", "-shm"].iter().try_for_each(|ending| remove(&beside(path, ending)))
 }
 
 fn remove(path: &Path) -> Result<()> {
@@ -166,7 +207,7 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Makes a file that no client has used, with the owner and the rights of the old one.
+/// Makes a file, with the owner and the rights of the old one.
 fn make(new: &Path, real: &Path, token: i64) -> Result<()> {
     let create = || -> rusqlite::Result<()> {
         let file = Connection::open(new)?;

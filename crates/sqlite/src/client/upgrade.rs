@@ -6,20 +6,20 @@
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold_core::seam::Moment;
 use leasehold_core::{Error, ErrorKind, Result};
 use rusqlite::{Connection, TransactionBehavior};
 
+use crate::client::connect::connect;
 use crate::client::fifo::{Address, Liveness, liveness};
-use crate::client::file::{connect, has_one_name};
-use crate::client::generation::{self, Files, Header};
-use crate::client::presence::Presence;
+use crate::client::file::has_one_name;
+use crate::client::generation::{self, Files, Header, Opener};
 use crate::client::time::now;
 use crate::error;
 
 /// Begins a file of an earlier version anew, unless a client of that version may hold a lock in it, or waits for one. Does nothing
 /// if others were faster.
-pub(crate) fn begin(real: &Path, files: Files, boot: &str, presence: &Presence, deadline: Moment) -> Result<()> {
+pub(crate) fn begin(real: &Path, files: Files, opener: &Opener<'_>) -> Result<()> {
+    let Opener { boot, presence, deadline, .. } = *opener;
     let of = |e: rusqlite::Error| error::of(&e, real);
     let Header { schema, boot: known, token, .. } = Header::read(real).map_err(of)?;
     let is_of_this_boot = known.as_deref() == Some(boot);
@@ -35,14 +35,14 @@ pub(crate) fn begin(real: &Path, files: Files, boot: &str, presence: &Presence, 
             let then = "end the programs of that version, and delete it";
             return Err(refused(real, schema, "its log or index was deleted, though a lock in it may be held", then));
         }
-        return generation::begin(real, files, token, presence, deadline);
+        return generation::begin(real, files, token, opener);
     }
     let mut connection = connect(real).map_err(of)?;
     let tx = match connection.transaction_with_behavior(TransactionBehavior::Immediate) {
         Ok(tx) => tx,
         // What a power cut has left. From schema 2 on, the file itself says of which boot it is.
         Err(e) if error::is_misfit(&e) && schema >= 2 && !is_of_this_boot => {
-            return generation::begin(real, files, token, presence, deadline);
+            return generation::begin(real, files, token, opener);
         }
         Err(e) => return Err(of(e)),
     };
@@ -57,7 +57,7 @@ pub(crate) fn begin(real: &Path, files: Files, boot: &str, presence: &Presence, 
         let then = "end the programs of that version; the next client then begins it anew";
         return Err(refused(real, schema, &who, then));
     }
-    generation::begin(real, files, token, presence, deadline)
+    generation::begin(real, files, token, opener)
 }
 
 /// Who may hold a lock in the file, or waits for one.

@@ -258,7 +258,7 @@ impl Client {
                 Ok(Attempt::Done(value, messages)) => return Ok((value, messages)),
                 Ok(Attempt::Full(e)) if !self.file.may_grow() => return Err(e),
                 Ok(Attempt::Full(_)) => {}
-                Ok(Attempt::WentBack) => self.file.replace(deadline)?,
+                Ok(Attempt::WentBack) => self.file.replace(self.longest(), deadline)?,
                 // Nothing that is true of replaced files matters, nor what has become of a commit in them.
                 Ok(Attempt::NotBegun(e)) if self.file.is_whole() => return Err(error::of(&e, &self.file.path)),
                 Err(e) if self.file.is_whole() => return Err(e),

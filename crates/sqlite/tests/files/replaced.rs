@@ -1,6 +1,7 @@
 //! Files that another one replaces, or whose rows somebody deletes.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
 use leasehold_core::{ErrorKind, Loss};
@@ -30,24 +31,29 @@ pub(crate) fn a_copy_of_older_content_is_loss() {
     run(async {
         let old = store(place.path()).await.ttl(TTL);
         let first = old.lock("a").acquire().await.unwrap();
-        let copies = all(&place).map(|file| fs::read(file).unwrap());
-        let end = || -> i64 {
-            let database = Connection::open(place.path()).unwrap();
-            database.query_row("SELECT max(until) FROM session", [], |row| row.get(0)).unwrap()
-        };
-        let began = end();
-        while end() == began {
-            tokio::time::sleep(ms(5)).await;
-        }
-        for (file, copy) in all(&place).iter().zip(copies) {
-            fs::write(file, copy).unwrap();
-        }
-        assert_eq!(end(), began, "restored");
+        restore_older_content(&place).await;
         let loss = tokio::time::timeout(TTL / 2, first.lost()).await;
         assert_eq!(loss.expect("told within one renewal"), Loss::Gone);
         let second = store(place.path()).await.lock("a").acquire().await.unwrap();
         assert!(second.fencing_token() > first.fencing_token());
     });
+}
+
+/// What a client has written last is taken back, in the same files.
+async fn restore_older_content(place: &Place) {
+    let copies = all(place).map(|file| fs::read(file).unwrap());
+    let end = || -> i64 {
+        let database = Connection::open(place.path()).unwrap();
+        database.query_row("SELECT max(until) FROM session", [], |row| row.get(0)).unwrap()
+    };
+    let began = end();
+    while end() == began {
+        tokio::time::sleep(ms(5)).await;
+    }
+    for (file, copy) in all(place).iter().zip(copies) {
+        fs::write(file, copy).unwrap();
+    }
+    assert_eq!(end(), began, "restored");
 }
 
 /// Away, somebody makes a new one, and back.
@@ -75,21 +81,6 @@ pub(crate) fn a_file_of_other_locks_is_loss() {
         store(&other).await.lock("b").acquire().await.unwrap().release().await.unwrap();
         let first = store(place.path()).await.ttl(TTL).lock("a").acquire().await.unwrap();
         fs::rename(&other, place.path()).unwrap();
-        is_lost_before_another_gets_it(&place, first).await;
-    });
-}
-
-/// A cleaner that comes between the first commit in a new file and the checkpoint after it: nobody has to delete the rest.
-pub(crate) fn a_new_file_without_its_log_is_begun_anew() {
-    let place = Place::new();
-    run(async {
-        let here = store(place.path()).await.ttl(TTL);
-        let first = here.lock("a").acquire().await.unwrap();
-        // What the file says of its use is in its log alone.
-        let mut bytes = fs::read(place.path()).unwrap();
-        bytes[60..64].copy_from_slice(&4u32.to_be_bytes());
-        fs::write(place.path(), bytes).unwrap();
-        fs::remove_file(beside(&place, "-wal")).unwrap();
         is_lost_before_another_gets_it(&place, first).await;
     });
 }
@@ -186,35 +177,80 @@ async fn replaced_at_this_look(look: usize) {
     }
 }
 
-/// A client that takes a new file into use is held up as it writes, and then killed, while the index is deleted. Over another index, another
-/// client would take it into use as well, and both would write in one log, each over what the other one has written.
-pub(crate) fn a_new_file_is_taken_into_use_by_one() {
+/// Files are complete and in use before a path leads to them, whatever a client that begins them anew has done when it is held up; and if
+/// it is killed there, the next one goes on. A file that still had to be taken into use would be so by two clients, each over an index
+/// of its own, if that of the first one were deleted just then: both would write in one log.
+pub(crate) fn new_files_are_in_use_when_they_are_found() {
+    run(async {
+        let mut steps = JoinSet::new();
+        for step in 1..=3 {
+            steps.spawn(begun_anew_until("rename", step));
+        }
+        for step in 1..=8 {
+            steps.spawn(begun_anew_until("unlink", step));
+        }
+        let mut held_up = Vec::new();
+        while let Some(done) = steps.join_next().await {
+            held_up.extend(done.unwrap());
+        }
+        // The file goes before others come into the places of the two beside it.
+        held_up.sort();
+        assert!(held_up.contains(&("unlink", true)), "{held_up:?}");
+        assert_eq!(held_up.iter().filter(|at| **at == ("rename", false)).count(), 3, "{held_up:?}");
+    });
+}
+
+/// What the client was held up at, and whether there was a file then. `None`: it has made so many calls not at all.
+async fn begun_anew_until(call: &'static str, step: usize) -> Option<(&'static str, bool)> {
+    let place = Place::new();
+    store(place.path()).await.lock("a").acquire().await.unwrap().release().await.unwrap();
+    fs::remove_file(beside(&place, "-shm")).unwrap();
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none", "-e", &format!("trace=/^{call}")]);
+    strace.args(["-e", &format!("inject=/^{call}:delay_enter=2000000:when={step}")]);
+    strace.arg(std::env::current_exe().unwrap());
+    let mut late = Actor::start_by(strace, "open_and_try", &[&place.word()]);
+    let tracer = late.child.id();
+    let mut said = tokio::task::spawn_blocking(move || late.ends_or_says());
+    while !said.is_finished() && !is_held_up(tracer).await {}
+    let is_there = place.path().exists();
+    let late = fs::read_to_string(format!("/proc/{tracer}/task/{tracer}/children")).unwrap_or_default();
+    if said.is_finished() || late.is_empty() {
+        return None;
+    }
+    if is_there && beside(&place, "-shm").exists() {
+        let user_version = fs::read(place.path()).unwrap()[60..64].to_vec();
+        assert_ne!(user_version[..3], [0, 0, 0], "it is not in use, {call} {step}");
+    }
+    assert!(Command::new("kill").args(["-s", "KILL"]).args(late.split_whitespace()).status().unwrap().success());
+    drop((&mut said).await);
+    store(place.path()).await.lock("b").acquire().await.unwrap().release().await.unwrap();
+    Some((call, is_there))
+}
+
+/// A client begins the files anew that others see no fault of, and is held up just before the path leads nowhere: a lease that is
+/// taken in the old ones until then is waited for, however long it is.
+pub(crate) fn a_lease_taken_until_then_is_waited_for() {
     let place = Place::new();
     run(async {
-        let (log, file) = (beside(&place, "-wal"), place.path());
+        open(place.path()).await.unwrap();
         let mut strace = Command::new("strace");
-        strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none", "-e", "trace=pwrite64", "-P"]).arg(&log);
-        // The first one, and that behind the head and two pages of the log.
-        let held_up = "inject=pwrite64:delay_enter=700000:when=1..6+5";
-        strace.arg("-P").arg(&file).args(["-e", held_up]).arg(std::env::current_exe().unwrap());
-        let mut late = Actor::start_by(strace, "open_and_try", &[&place.word()]);
-        let tracer = late.child.id();
-        while !is_held_up(tracer).await {
-            assert!(late.child.try_wait().unwrap().is_none(), "it was not held up");
+        strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none", "-e", "trace=/^unlink", "-P"]);
+        strace.arg(place.path()).args(["-e", "inject=/^unlink:delay_enter=2000000"]);
+        strace.arg(std::env::current_exe().unwrap());
+        let mut late = Actor::start_by(strace, "hold", &[&place.word(), "b", "900"]);
+        late.says("held");
+        restore_older_content(&place).await;
+        while !is_held_up(late.child.id()).await {}
+        let first = store(place.path()).await.lock("a").ttl(ms(20_000)).acquire().await.unwrap();
+        let file = || fs::metadata(place.path()).map(|file| file.ino()).ok();
+        let old = file();
+        while file().is_none_or(|now| Some(now) == old) {
+            tokio::time::sleep(ms(5)).await;
         }
-        fs::remove_file(beside(&place, "-shm")).unwrap();
-        let here = store(&file).await;
-        let first = here.lock("b").acquire().await.unwrap();
-        let head = || fs::read(&log).unwrap_or_default().into_iter().take(32).collect::<Vec<u8>>();
-        let (before, said) = (head(), tokio::task::spawn_blocking(move || (late.hear(), late)));
-        // It has done nothing more, or is done.
-        while !said.is_finished() && (head() == before || !is_held_up(tracer).await) {}
-        let late = fs::read_to_string(format!("/proc/{tracer}/task/{tracer}/children")).unwrap();
-        assert!(Command::new("kill").args(["-s", "KILL"]).args(late.split_whitespace()).status().unwrap().success());
-        // Nobody has to delete anything.
-        store(&file).await.lock("c").acquire().await.unwrap().release().await.unwrap();
-        here.lock("d").acquire().await.unwrap().release().await.unwrap();
-        drop(first);
+        // The other one's lease is over by then.
+        let second = store(place.path()).await.lock("a").acquire_timeout(ms(1500)).await;
+        assert!(!first.is_valid() || second.is_err_and(|e| e.kind() == ErrorKind::TimedOut), "two hold");
     });
 }
 

@@ -205,17 +205,18 @@ pub(crate) fn clients_of_both_versions_come_at_once() {
             let earlier = Earlier::make(&place, schema, &this_boot());
             let client = earlier.client(&place, 1, i64::MAX);
             let mut strace = Command::new("strace");
-            strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none", "-e", "trace=rename"]);
-            strace.args(["-e", "inject=rename:delay_enter=1000000"]).arg(std::env::current_exe().unwrap());
+            strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none", "-e", "trace=/^unlink", "-P"]);
+            strace.arg(place.path()).args(["-e", "inject=/^unlink:delay_enter=1000000"]);
+            strace.arg(std::env::current_exe().unwrap());
             let mut first = Actor::start_by(strace, "open_it", &[&place.word()]);
             while !is_held_up(first.child.id()).await {
-                assert!(first.child.try_wait().unwrap().is_none(), "nothing was renamed");
+                assert!(first.child.try_wait().unwrap().is_none(), "nothing was removed");
             }
             let second = tokio::spawn(open(place.path()));
             // As that version does it.
             let opened = fs::metadata(place.path()).unwrap().ino();
             earlier.database.execute_batch("BEGIN IMMEDIATE").unwrap();
-            let is_current = fs::metadata(place.path()).unwrap().ino() == opened;
+            let is_current = fs::metadata(place.path()).is_ok_and(|file| file.ino() == opened);
             if is_current {
                 earlier.hold("a", client.session);
             }

@@ -71,6 +71,11 @@ impl Actor {
         self.lines.next().expect("it ended without a word").unwrap()
     }
 
+    /// Waits until it says something, or has ended.
+    pub fn ends_or_says(&mut self) {
+        drop(self.lines.next());
+    }
+
     /// Expects this line.
     pub fn says(&mut self, line: &str) {
         assert_eq!(self.hear(), line);
