@@ -8,7 +8,7 @@ use super::{
     tokens, waits,
 };
 use crate::{
-    event::{Breaks, Event, Policy},
+    event::{Breaks, Event, Limits, Policy},
     report::Violation,
     rules::Rule,
 };
@@ -146,7 +146,8 @@ impl Checker {
     /// Places that a process could not renew meanwhile may have lapsed: their claims stand at the end of the queue now.
     pub(super) fn stalled(&mut self, p: u64, aside: bool, ns: u64, t: u64) {
         self.lateness.stalled(p, aside, t.saturating_sub(ns), t);
-        if ns > self.limits.late / 3 {
+        let Limits { late, lease, .. } = self.limits;
+        if ns > late / 3 || self.lateness.stalls_since(p, t.saturating_sub(lease)) > lease / 8 {
             let waiters = self.locks.iter_mut().flat_map(|lock| lock.waiting.values_mut());
             waiters.filter(|waiter| waiter.p == p).for_each(|waiter| waiter.queued = None);
         }

@@ -54,6 +54,11 @@ impl Lateness {
         }
     }
 
+    /// For how long the thread that works stood still since then, all in all.
+    pub(super) fn stalls_since(&self, p: u64, then: u64) -> u64 {
+        self.stalls_of(p, false).map(|&(from, to)| to.saturating_sub(from.max(then))).sum()
+    }
+
     pub(super) fn add(&mut self, late: Late) {
         if late.is_loss || late.t > late.due.saturating_add(late.limit) {
             self.open.push_back(late);

@@ -298,6 +298,16 @@ fn writes_under_valid_holds_are_counted() {
 }
 
 #[test]
+fn a_place_is_not_renewed_by_a_process_that_stands_still_again_and_again() {
+    let passed = |stalls: u64| {
+        let stalls: String = (0..stalls).map(|i| format!("{} stalled 2 16, ", 27 + 17 * i)).collect();
+        let after = "1400 asks 3 x, 1410 releases 1, 1412 granted 3, 1420 releases 3, 1422 granted 2 4, 1430 releases 2, 1440 ends";
+        found(&format!("10 holds 1 x, 20 asks 2 x, 25 is-queued 2, {stalls}1390 uses 1, {after}"), &[])
+    };
+    assert_eq!((passed(78), passed(79)), (vec![Rule::Passed], vec![]));
+}
+
+#[test]
 fn an_excuse_has_an_end() {
     for (rule, story) in FURTHER {
         assert_eq!(found(story, &[]), [*rule], "{story}");
