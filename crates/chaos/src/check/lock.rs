@@ -114,9 +114,9 @@ impl Lock {
 
     /// A process has died at `t`: what it held excludes nobody any more, and the store may keep it for a while.
     pub(super) fn forget_process(&mut self, p: u64, (t, calm): (u64, bool), keeps_until: u64) {
-        // Only what has died is in the way of this one.
+        // Only what has died is in the way of this one. A program under the command says only now and then that it holds.
         let keeps_out = |waiter: &Waiter, died: bool| {
-            let mut held = self.holds.values().filter(|hold| hold.valid > t && (hold.p == p) == died);
+            let mut held = self.holds.values().filter(|hold| (hold.p == p) == died && (hold.valid > t || !died));
             held.any(|hold| waiter.mode.excludes(hold.mode))
         };
         let mut waiters = self.waiting.values().filter(|waiter| waiter.p != p && waiter.policy != Policy::Try);

@@ -267,6 +267,8 @@ fn the_time_after_a_death_is_counted_for_who_waited() {
     assert_eq!(taken(disturbed), ((one, took), (0, 0)));
     let nobody = "10 holds 1 x, 30 killed 1 @0, 40 asks 2 x, 430 granted 2, 440 releases 2, 450 ends";
     assert_eq!(taken(nobody), ((0, 0), (0, 0)));
+    let beside = "10 holds 1 r, 12 holds 3 r, 20 asks 2 x, 900 uses 1, 1100 killed 1 @0, 1500 releases 3, 1510 granted 2, 1520 releases 2, 1530 ends";
+    assert_eq!(taken(beside), ((0, 0), (0, 0)));
 }
 
 #[test]
