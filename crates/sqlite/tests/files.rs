@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "tests")]
 
+#[path = "files/begun.rs"]
+mod begun;
 #[path = "files/boot.rs"]
 mod boot;
 #[path = "files/replaced.rs"]
@@ -18,18 +20,14 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use begun::*;
 use boot::{
     another_boot_is_free, another_boots_damage_is_begun_anew, damaged_is_an_error_and_stays, fifo_of_nobody_is_swept,
     of_a_later_version_is_refused, of_somebody_else_is_refused, owner_and_rights_stay,
 };
 use leasehold_core::seam::Moment;
 use leasehold_core::{Error, ErrorKind, FencingToken, Guard, Loss, Store};
-use replaced::{
-    a_copy_in_their_place_is_loss, a_copy_of_older_content_is_loss, a_cut_log_is_an_error,
-    a_file_of_other_locks_is_loss, a_hard_link_is_refused, a_lease_taken_until_then_is_waited_for,
-    deleted_rows_are_loss, moved_away_and_back_is_loss, new_files_are_in_use_when_they_are_found, open_and_try,
-    replaced_while_they_are_opened,
-};
+use replaced::*;
 use support::*;
 use tokio::task::JoinSet;
 
@@ -37,6 +35,7 @@ fn main() -> ExitCode {
     let roles: &[Role] = &[
         ("hold", hold),
         ("open_and_try", open_and_try),
+        ("hold_with_a_guardian", hold_with_a_guardian),
         ("open_it", upgrade::open_it),
         ("draw_blocks", tokens::draw_blocks),
     ];
@@ -50,11 +49,14 @@ fn main() -> ExitCode {
         ("other/a_copy_in_their_place_is_loss", a_copy_in_their_place_is_loss),
         ("other/a_copy_of_older_content_is_loss", a_copy_of_older_content_is_loss),
         ("other/moved_away_and_back_is_loss", moved_away_and_back_is_loss),
+        ("other/moved_away_and_back_at_once_is_noticed", moved_away_and_back_at_once_is_noticed),
         ("other/a_file_of_other_locks_is_loss", a_file_of_other_locks_is_loss),
         ("other/a_cut_log_is_an_error_that_says_what_to_do", a_cut_log_is_an_error),
         ("other/a_hard_link_is_refused", a_hard_link_is_refused),
         ("gone/while_they_are_opened", replaced_while_they_are_opened),
         ("gone/new_files_are_in_use_when_they_are_found", new_files_are_in_use_when_they_are_found),
+        ("gone/cleaned_before_they_are_moved", cleaned_before_they_are_moved),
+        ("gone/begun_anew_beside_a_guardian", begun_anew_beside_a_guardian),
         ("gone/a_lease_taken_until_then_is_waited_for", a_lease_taken_until_then_is_waited_for),
         ("rows/deleted_by_hand_are_loss", deleted_rows_are_loss),
         ("boot/another_ones_holds_are_free", another_boot_is_free),

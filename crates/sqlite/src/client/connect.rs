@@ -20,7 +20,7 @@ pub(crate) const SHORT_LOG_PAGES: i64 = 24;
 
 /// Opens a file that is there.
 pub(crate) fn connect(real: &Path) -> rusqlite::Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     #[allow(unused_mut, reason = "older versions of rusqlite do not ask for it")]
     let mut connection = Connection::open_with_flags(real, flags)?;
     connection.busy_handler(Some(wait))?;

@@ -29,7 +29,7 @@ const STEP_PAGES: i64 = 512;
 const STEP_BYTES: u64 = 4 << 20;
 /// How long opening may wait for others.
 pub(crate) const OPENING: Duration = Duration::from_secs(3);
-/// How often it is looked whether the log and its index are still there, in nanoseconds.
+/// How often it is looked whether the log is still there, in nanoseconds.
 const LOOK: i64 = 50_000_000;
 
 /// An open file.
@@ -106,12 +106,12 @@ impl File {
     }
 
     /// Whether the paths still lead to the files that were opened. SQLite would go on in deleted ones, beside the client that made
-    /// them anew. That one always begins with another main file, so only this is looked at each time: who has only lost a log goes
-    /// on with all others that have it open, for a moment.
+    /// them anew. That one always has another main file and another index, so only these are looked at each time: who has only lost a
+    /// log goes on with all others that have it open, for a moment.
     pub(crate) fn is_current(&self) -> bool {
         let now = now();
         if now - self.looked.get() < LOOK {
-            return self.files.begin_at(&self.path);
+            return self.files.begin_and_end_at(&self.path, &self.real);
         }
         self.looked.set(now);
         self.is_whole()

@@ -1,10 +1,12 @@
 //! The three files of which one generation consists, and how a new one is begun: never in files that another client may
 //! still use. The new ones are complete and in use before a path leads to them. A file that waits to be taken into use would be
-//! by two clients, each over an index of its own, if somebody deleted the first one's just then: both would write in one log.
+//! by two clients, each over an index of its own, if somebody deleted the first one's just then: both would write in one log. While
+//! the three are moved, the path leads to an empty one, which is nobody's, and knows the last token.
 
-use std::fs;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, ErrorKind::NotFound};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::Path;
 
 use leasehold_core::seam::Moment;
@@ -25,6 +27,8 @@ pub(crate) const APPLICATION: i64 = 0x4C65_6173;
 pub(crate) const VERSION: i64 = 4;
 /// The size of a page: what a transaction writes at least. Rows with names of usual length fit several times.
 const PAGE: i64 = 2048;
+/// How many bytes of a new file are for rows from the start.
+const ROOM: u32 = 1 << 18;
 
 /// Device and inode of the file, of its log and of the log's index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,9 +41,10 @@ impl Files {
         Files([identity(path), identity(&beside(real, "-wal")), identity(&beside(real, "-shm"))])
     }
 
-    /// Whether the first of them is still the file at this path. A new generation always begins with another one.
-    pub(crate) fn begin_at(&self, path: &Path) -> bool {
-        identity(path) == self.0[0]
+    /// Whether the first and the last of them are still there. A new generation always begins with others, and leaves its own index
+    /// where somebody puts an old file back.
+    pub(crate) fn begin_and_end_at(&self, path: &Path, real: &Path) -> bool {
+        identity(path) == self.0[0] && identity(&beside(real, "-shm")) == self.0[2]
     }
 
     pub(crate) fn is_there(&self) -> bool {
@@ -148,42 +153,78 @@ impl Header {
     }
 }
 
-/// Puts new files into the place of these, unless others have replaced them already. They must be ours, or not there.
+/// Puts new files into the place of these, unless others have replaced them already. They must be ours, or not there. Whoever looks
+/// again sees which are there now.
 pub(crate) fn begin(real: &Path, old: Files, token: i64, opener: &Opener<'_>) -> Result<()> {
     let _alone = opener.presence.alone(opener.deadline)?;
     if Files::at(real, real) != old {
         return Ok(());
     }
-    let new = beside(real, "-new");
-    let done = remove_all(&new).and_then(|()| make(&new, real, token)).and_then(|()| replace(real, &new, opener));
+    let (new, empty) = (beside(real, "-new"), beside(real, "-empty"));
+    let remove_them = || remove_all(&new).and_then(|()| remove(&empty));
+    let done = remove_them()
+        .and_then(|()| make(&empty, real, token, 0))
+        .and_then(|()| make(&new, real, token, ROOM))
+        .and_then(|()| replace(real, &new, &empty, opener));
     if done.is_err() {
-        let _ = remove_all(&new);
+        let _ = remove_them();
     }
     done
 }
 
-/// Takes the new files into use, and puts them into the place of those that are there.
-fn replace(real: &Path, new: &Path, opener: &Opener<'_>) -> Result<()> {
-    let of = |e| error::of(&e, new);
-    let mut connection = connect(new).map_err(of)?;
-    wait_for_no_disk(&connection).map_err(of)?;
-    // Makes the files beside it, and what is written there needs no more of the disk. They stay what they are under another name.
-    Header::of(&connection).map_err(of)?;
-    grow(&beside(new, "-wal"))?;
+/// Takes the new files into use, and puts them into the place of those that are there. A cleaner may remove what we make: then it is made
+/// anew.
+fn replace(real: &Path, new: &Path, empty: &Path, opener: &Opener<'_>) -> Result<()> {
+    let is_cut = || !Files::at(new, new).are_complete();
+    let (mut connection, grown) = match prepare(new) {
+        Err(_) if is_cut() => return Ok(()),
+        prepared => prepared?,
+    };
     let files = Files::at(new, new);
-    // From here on nobody is granted anything in the old one, and whatever was granted has begun.
-    remove(real)?;
+    // From here on nobody is granted anything in the old one, and whatever was granted has begun. Should we not come to the end, the next
+    // client finds one that is not in use, and the last token.
+    if !is_moved(empty, real)? {
+        return Ok(());
+    }
     // Ours, too: nobody may have told our guards yet.
     let longest = opener.presence.longest_of_others()?.max(opener.own);
     let quiet = if longest == 0 { 0 } else { now().saturating_add(longest) };
-    take_into_use(&mut connection, files, opener.boot, quiet).map_err(of)?;
+    match take_into_use(&mut connection, files, opener.boot, quiet) {
+        Err(_) if is_cut() => return Ok(()),
+        used => used.map_err(|e| error::of(&e, new))?,
+    }
     // It would look for its files under the former names.
     drop(connection);
     // The file is the last: nobody finds it beside the old log.
-    ["-shm", "-wal", ""].iter().try_for_each(|ending| {
-        let moved = fs::rename(beside(new, ending), beside(real, ending));
-        moved.map_err(|e| error::of_io(&e, real, "cannot be replaced"))
-    })
+    for ending in ["-shm", "-wal", ""] {
+        if !is_moved(&beside(new, ending), &beside(real, ending))? {
+            return Ok(());
+        }
+    }
+    // Where the disk was too full for both, the old one has gone now.
+    if grown { Ok(()) } else { grow(&beside(real, "-wal")) }
+}
+
+/// Opens the new file, which makes the two beside it: they stay what they are under another name. Says whether the log has its room.
+fn prepare(new: &Path) -> Result<(Connection, bool)> {
+    let open = || {
+        let connection = connect(new)?;
+        wait_for_no_disk(&connection)?;
+        Header::of(&connection)?;
+        Ok(connection)
+    };
+    let connection = open().map_err(|e| error::of(&e, new))?;
+    let grown = grow(&beside(new, "-wal"));
+    Ok((connection, grown.is_ok()))
+}
+
+/// `false` if it is not there any more.
+fn is_moved(from: &Path, to: &Path) -> Result<bool> {
+    match fs::rename(from, to) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == NotFound => Ok(false),
+        Err(e) => Err(error::of_io(&e, to, "cannot be replaced")),
+    }
 }
 
 fn take_into_use(connection: &mut Connection, files: Files, boot: &str, quiet: i64) -> rusqlite::Result<()> {
@@ -202,38 +243,53 @@ fn remove_all(path: &Path) -> Result<()> {
 
 fn remove(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(error::of_io(&e, path, "cannot be removed")),
+        Err(e) if e.kind() != NotFound => Err(error::of_io(&e, path, "cannot be removed")),
         _ => Ok(()),
     }
 }
 
-/// Makes a file, with the owner and the rights of the old one.
-fn make(new: &Path, real: &Path, token: i64) -> Result<()> {
-    let create = || -> rusqlite::Result<()> {
-        let file = Connection::open(new)?;
-        file.execute_batch(&format!("PRAGMA page_size = {PAGE}"))?;
-        file.query_row("PRAGMA journal_mode = OFF", [], |_| Ok(()))?;
-        file.execute_batch(&format!(
-            "PRAGMA synchronous = OFF; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}"
-        ))?;
-        file.execute_batch(include_str!("../schema.sql"))?;
-        file.execute("INSERT INTO meta VALUES ('', '', 0, 0, ?1)", [token.max(0)])?;
-        // Room for rows, which a full disk cannot refuse later.
-        file.execute_batch("CREATE TABLE room (room); INSERT INTO room VALUES (zeroblob(262144)); DROP TABLE room")?;
-        file.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))
-    };
-    create().map_err(|e| error::of(&e, new))?;
-    let of = |e| error::of_io(&e, new, "cannot be shared");
-    match fs::metadata(real) {
-        Ok(old) => {
-            // Only root may give it to its owner; another user would be the new one.
-            let _ = chown(new, Some(old.uid()), Some(old.gid()));
-            fs::set_permissions(new, old.permissions()).map_err(of)
+/// Makes a file that no client uses, with the owner and the rights of the old one, and with so many bytes of room for rows, which a full
+/// disk cannot refuse later.
+fn make(new: &Path, real: &Path, token: i64, room: u32) -> Result<()> {
+    let create = || -> io::Result<()> {
+        // No link of anybody, and what becomes of the path meanwhile does not matter.
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(new)?;
+        match fs::metadata(real) {
+            Ok(old) => {
+                // Only root may give it to its owner; another user would be the new one.
+                let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
+                file.set_permissions(old.permissions())
+            }
+            // Members of the group that may make files beside it share it. What SQLite makes later takes the file's own bits.
+            Err(_) => match group_bits(real) {
+                0 => Ok(()),
+                group => file.set_permissions(Permissions::from_mode(0o600 | group)),
+            },
         }
-        // Members of the group that may make files beside it share it. What SQLite makes later takes the file's own bits.
-        Err(_) => match group_bits(real) {
-            0 => Ok(()),
-            group => fs::set_permissions(new, fs::Permissions::from_mode(0o600 | group)).map_err(of),
-        },
+    };
+    create().map_err(|e| error::of_io(&e, new, "cannot be made"))?;
+    match fill(new, token, room) {
+        // A cleaner has removed it: whoever uses it sees that.
+        Err(_) if !new.exists() => Ok(()),
+        filled => filled.map_err(|e| error::of(&e, new)),
     }
+}
+
+fn fill(new: &Path, token: i64, room: u32) -> rusqlite::Result<()> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let file = Connection::open_with_flags(new, flags)?;
+    file.execute_batch(&format!("PRAGMA page_size = {PAGE}"))?;
+    file.query_row("PRAGMA journal_mode = OFF", [], |_| Ok(()))?;
+    file.execute_batch(&format!(
+        "PRAGMA synchronous = OFF; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}"
+    ))?;
+    file.execute_batch(include_str!("../schema.sql"))?;
+    file.execute("INSERT INTO meta VALUES ('', '', 0, 0, ?1)", [token.max(0)])?;
+    if room == 0 {
+        return Ok(());
+    }
+    file.execute_batch(&format!(
+        "CREATE TABLE room (room); INSERT INTO room VALUES (zeroblob({room})); DROP TABLE room"
+    ))?;
+    file.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))
 }

@@ -15,8 +15,7 @@ use leasehold_core::seam::Moment;
 use leasehold_core::{Error, ErrorKind, Result};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
-use scopeguard::guard;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, openat};
 
 use crate::error;
 
@@ -85,15 +84,21 @@ impl Presence {
         Ok(longest * 1_000_000)
     }
 
-    /// Keeps all others from beginning the file anew, until what this returns is dropped.
+    /// Keeps all others from beginning the file anew, until what this returns is dropped. The lock is that of a descriptor which nobody
+    /// shares: a guardian would keep it beyond our death.
     pub(crate) fn alone(&self, deadline: Moment) -> Result<impl Sized> {
-        while flock(&self.folder, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let of = |e: rustix::io::Errno| {
+            Error::new(ErrorKind::Unavailable, "the file's directory cannot be locked").with_source(e)
+        };
+        let folder = openat(&self.folder, ".", flags, Mode::empty()).map_err(of)?;
+        while flock(&folder, FlockOperation::NonBlockingLockExclusive).is_err() {
             if Moment::now() >= deadline {
                 return Err(Error::new(ErrorKind::Unavailable, "the file's directory stays locked by another program"));
             }
             thread::sleep(Duration::from_micros(fastrand::u64(200..1000)));
         }
-        Ok(guard(&self.folder, |folder| flock(folder, FlockOperation::Unlock).unwrap_or_default()))
+        Ok(folder)
     }
 }
 

@@ -1,7 +1,6 @@
 //! Files that another one replaces, or whose rows somebody deletes.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
 use leasehold_core::{ErrorKind, Loss};
@@ -40,7 +39,7 @@ pub(crate) fn a_copy_of_older_content_is_loss() {
 }
 
 /// What a client has written last is taken back, in the same files.
-async fn restore_older_content(place: &Place) {
+pub(crate) async fn restore_older_content(place: &Place) {
     let copies = all(place).map(|file| fs::read(file).unwrap());
     let end = || -> i64 {
         let database = Connection::open(place.path()).unwrap();
@@ -54,6 +53,24 @@ async fn restore_older_content(place: &Place) {
         fs::write(file, copy).unwrap();
     }
     assert_eq!(end(), began, "restored");
+}
+
+/// The same between two transactions of a client, within which it does not look at all of them again.
+pub(crate) fn moved_away_and_back_at_once_is_noticed() {
+    let place = Place::new();
+    run(async {
+        let one = store(place.path()).await.ttl(TTL);
+        for _ in 0..5 {
+            one.lock("b").acquire().await.unwrap().release().await.unwrap();
+            let away = place.folder().join("away");
+            fs::rename(place.path(), &away).unwrap();
+            let first = store(place.path()).await.ttl(TTL).lock("a").try_acquire().await;
+            fs::rename(&away, place.path()).unwrap();
+            let second = one.lock("a").try_acquire().await;
+            let both = first.is_ok_and(|guard| guard.is_valid()) && second.is_ok_and(|guard| guard.is_valid());
+            assert!(!both, "two hold");
+        }
+    });
 }
 
 /// Away, somebody makes a new one, and back.
@@ -175,83 +192,6 @@ async fn replaced_at_this_look(look: usize) {
             assert!(first.unwrap().confirm().await.is_ok());
         }
     }
-}
-
-/// Files are complete and in use before a path leads to them, whatever a client that begins them anew has done when it is held up; and if
-/// it is killed there, the next one goes on. A file that still had to be taken into use would be so by two clients, each over an index
-/// of its own, if that of the first one were deleted just then: both would write in one log.
-pub(crate) fn new_files_are_in_use_when_they_are_found() {
-    run(async {
-        let mut steps = JoinSet::new();
-        for step in 1..=3 {
-            steps.spawn(begun_anew_until("rename", step));
-        }
-        for step in 1..=8 {
-            steps.spawn(begun_anew_until("unlink", step));
-        }
-        let mut held_up = Vec::new();
-        while let Some(done) = steps.join_next().await {
-            held_up.extend(done.unwrap());
-        }
-        // The file goes before others come into the places of the two beside it.
-        held_up.sort();
-        assert!(held_up.contains(&("unlink", true)), "{held_up:?}");
-        assert_eq!(held_up.iter().filter(|at| **at == ("rename", false)).count(), 3, "{held_up:?}");
-    });
-}
-
-/// What the client was held up at, and whether there was a file then. `None`: it has made so many calls not at all.
-async fn begun_anew_until(call: &'static str, step: usize) -> Option<(&'static str, bool)> {
-    let place = Place::new();
-    store(place.path()).await.lock("a").acquire().await.unwrap().release().await.unwrap();
-    fs::remove_file(beside(&place, "-shm")).unwrap();
-    let mut strace = Command::new("strace");
-    strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none", "-e", &format!("trace=/^{call}")]);
-    strace.args(["-e", &format!("inject=/^{call}:delay_enter=2000000:when={step}")]);
-    strace.arg(std::env::current_exe().unwrap());
-    let mut late = Actor::start_by(strace, "open_and_try", &[&place.word()]);
-    let tracer = late.child.id();
-    let mut said = tokio::task::spawn_blocking(move || late.ends_or_says());
-    while !said.is_finished() && !is_held_up(tracer).await {}
-    let is_there = place.path().exists();
-    let late = fs::read_to_string(format!("/proc/{tracer}/task/{tracer}/children")).unwrap_or_default();
-    if said.is_finished() || late.is_empty() {
-        return None;
-    }
-    if is_there && beside(&place, "-shm").exists() {
-        let user_version = fs::read(place.path()).unwrap()[60..64].to_vec();
-        assert_ne!(user_version[..3], [0, 0, 0], "it is not in use, {call} {step}");
-    }
-    assert!(Command::new("kill").args(["-s", "KILL"]).args(late.split_whitespace()).status().unwrap().success());
-    drop((&mut said).await);
-    store(place.path()).await.lock("b").acquire().await.unwrap().release().await.unwrap();
-    Some((call, is_there))
-}
-
-/// A client begins the files anew that others see no fault of, and is held up just before the path leads nowhere: a lease that is
-/// taken in the old ones until then is waited for, however long it is.
-pub(crate) fn a_lease_taken_until_then_is_waited_for() {
-    let place = Place::new();
-    run(async {
-        open(place.path()).await.unwrap();
-        let mut strace = Command::new("strace");
-        strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none", "-e", "trace=/^unlink", "-P"]);
-        strace.arg(place.path()).args(["-e", "inject=/^unlink:delay_enter=2000000"]);
-        strace.arg(std::env::current_exe().unwrap());
-        let mut late = Actor::start_by(strace, "hold", &[&place.word(), "b", "900"]);
-        late.says("held");
-        restore_older_content(&place).await;
-        while !is_held_up(late.child.id()).await {}
-        let first = store(place.path()).await.lock("a").ttl(ms(20_000)).acquire().await.unwrap();
-        let file = || fs::metadata(place.path()).map(|file| file.ino()).ok();
-        let old = file();
-        while file().is_none_or(|now| Some(now) == old) {
-            tokio::time::sleep(ms(5)).await;
-        }
-        // The other one's lease is over by then.
-        let second = store(place.path()).await.lock("a").acquire_timeout(ms(1500)).await;
-        assert!(!first.is_valid() || second.is_err_and(|e| e.kind() == ErrorKind::TimedOut), "two hold");
-    });
 }
 
 /// Whether a thread of the process that this one traces stays in one call for longer than a call takes.

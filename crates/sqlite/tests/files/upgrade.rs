@@ -205,12 +205,12 @@ pub(crate) fn clients_of_both_versions_come_at_once() {
             let earlier = Earlier::make(&place, schema, &this_boot());
             let client = earlier.client(&place, 1, i64::MAX);
             let mut strace = Command::new("strace");
-            strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none", "-e", "trace=/^unlink", "-P"]);
-            strace.arg(place.path()).args(["-e", "inject=/^unlink:delay_enter=1000000"]);
+            strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none", "-e", "trace=/^rename", "-P"]);
+            strace.arg(beside(&place, "-empty")).args(["-e", "inject=/^rename:delay_enter=1000000"]);
             strace.arg(std::env::current_exe().unwrap());
             let mut first = Actor::start_by(strace, "open_it", &[&place.word()]);
             while !is_held_up(first.child.id()).await {
-                assert!(first.child.try_wait().unwrap().is_none(), "nothing was removed");
+                assert!(first.child.try_wait().unwrap().is_none(), "nothing was renamed");
             }
             let second = tokio::spawn(open(place.path()));
             // As that version does it.

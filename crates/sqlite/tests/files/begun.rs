@@ -1,0 +1,161 @@
+//! A client that begins the files anew: what others find meanwhile, and when it is killed.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::process::{Command, Stdio};
+
+use leasehold_core::ErrorKind;
+use leasehold_core::seam::Backend;
+use rusqlite::Connection;
+use rustix::io::{FdFlags, fcntl_setfd};
+
+use super::replaced::{is_held_up, restore_older_content};
+use super::*;
+
+/// Files are complete and in use before a path leads to them, whatever a client that begins them anew has done when it is held up; and if
+/// it is killed there, the next one goes on, with greater tokens. A file that still had to be taken into use would be so by two clients, each
+/// over an index of its own, if that of the first one were deleted just then: both would write in one log.
+pub(crate) fn new_files_are_in_use_when_they_are_found() {
+    run(async {
+        let mut steps = JoinSet::new();
+        for step in 1..=4 {
+            steps.spawn(begun_anew_until("rename", step));
+        }
+        for step in 1..=8 {
+            steps.spawn(begun_anew_until("unlink", step));
+        }
+        let mut held_up = Vec::new();
+        while let Some(done) = steps.join_next().await {
+            held_up.extend(done.unwrap());
+        }
+        // What nobody uses comes first, and then the three.
+        assert_eq!(held_up.iter().filter(|call| **call == "rename").count(), 4, "{held_up:?}");
+        assert!(held_up.contains(&"unlink"), "{held_up:?}");
+    });
+}
+
+/// What the client was held up at. `None`: it has made so many calls not at all.
+async fn begun_anew_until(call: &'static str, step: usize) -> Option<&'static str> {
+    let place = Place::new();
+    // Greater than any clock says.
+    let (client, raised) = (open(place.path()).await.unwrap(), FencingToken::new(1 << 60));
+    client.raise(raised).await.unwrap();
+    // Or it would begin them anew when it leaves.
+    Store::new(client).close(ms(5000)).await.unwrap();
+    let written_back = "PRAGMA wal_checkpoint(PASSIVE)";
+    Connection::open(place.path()).unwrap().query_row(written_back, [], |_| Ok(())).unwrap();
+    fs::remove_file(beside(&place, "-shm")).unwrap_or_default();
+    let (old, link) = (fs::metadata(place.path()).unwrap().ino(), place.folder().join("link"));
+    symlink(place.path(), &link).unwrap();
+
+    let mut late = Actor::start_by(held_up_at(call, step), "open_and_try", &[&place.word()]);
+    let tracer = late.child.id();
+    let mut said = tokio::task::spawn_blocking(move || late.ends_or_says());
+    while !said.is_finished() && !is_held_up(tracer).await {}
+    if said.is_finished() {
+        return None;
+    }
+    let found = fs::read(place.path()).unwrap();
+    let is_in_use = found[60..63] != [0, 0, 0];
+    if is_in_use && fs::metadata(place.path()).unwrap().ino() != old {
+        let of = |file: PathBuf| fs::metadata(file).map(|file| (file.dev(), file.ino())).ok();
+        let known = format!("{:?}", all(&place).map(of));
+        assert!(found.windows(known.len()).any(|part| part == known.as_bytes()), "{call} {step}: not with {known}");
+    }
+    kill_traced(tracer);
+    drop((&mut said).await);
+    let guard = store(&link).await.lock("b").acquire().await.unwrap();
+    assert!(guard.fencing_token() > raised, "{call} {step}");
+    Some(call)
+}
+
+/// This program, held up for two seconds at such a call.
+fn held_up_at(call: &str, step: usize) -> Command {
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none", "-e", &format!("trace=/^{call}")]);
+    strace.args(["-e", &format!("inject=/^{call}:delay_enter=2000000:when={step}")]);
+    strace.arg(std::env::current_exe().unwrap());
+    strace
+}
+
+fn kill_traced(tracer: u32) {
+    let traced = fs::read_to_string(format!("/proc/{tracer}/task/{tracer}/children")).unwrap();
+    assert!(Command::new("kill").args(["-s", "KILL"]).args(traced.split_whitespace()).status().unwrap().success());
+}
+
+/// A cleaner that takes away what a client has made for new files, and not yet moved: it makes others.
+pub(crate) fn cleaned_before_they_are_moved() {
+    run(async {
+        for (call, taken) in
+            [("fallocate", "-new-wal"), ("rename", "-new"), ("rename", "-empty"), ("rename", "-new-shm")]
+        {
+            let place = Place::new();
+            open(place.path()).await.unwrap().close().await.unwrap();
+            fs::remove_file(beside(&place, "-wal")).unwrap();
+            let mut late = Actor::start_by(held_up_at(call, 1), "open_and_try", &[&place.word()]);
+            while !is_held_up(late.child.id()).await {}
+            fs::remove_file(beside(&place, taken)).unwrap();
+            late.says("held");
+        }
+    });
+}
+
+/// A client is killed as it begins the files anew, and its guardian lives: it is in nobody's way.
+pub(crate) fn begun_anew_beside_a_guardian() {
+    let place = Place::new();
+    run(async {
+        open(place.path()).await.unwrap().close().await.unwrap();
+        let mut late = Actor::start_by(held_up_at("rename", 1), "hold_with_a_guardian", &[&place.word()]);
+        let guardian = late.hear();
+        fs::remove_file(beside(&place, "-shm")).unwrap();
+        late.cue();
+        let tracer = late.child.id();
+        while !is_held_up(tracer).await {}
+        kill_traced(tracer);
+        let here = open(place.path()).await;
+        assert!(Command::new("kill").arg(guardian).status().unwrap().success());
+        assert!(here.is_ok(), "{:?}", here.err());
+    });
+}
+
+/// Has what keeps it alive to others in another process, and opens the file once more on cue.
+pub(crate) fn hold_with_a_guardian(words: &[String]) {
+    let [locks] = words else { unreachable!() };
+    run(async {
+        let client = open(locks).await.unwrap();
+        let life_line = client.life_line().await.unwrap();
+        life_line.iter().for_each(|fd| fcntl_setfd(fd, FdFlags::empty()).unwrap());
+        let guardian = Command::new("sleep").arg("60").stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        drop(life_line);
+        say(&guardian.id().to_string());
+        await_cue();
+        drop(client.list("", None, 1).await);
+        drop(open(locks).await);
+    });
+}
+
+/// A client begins the files anew that others see no fault of, and is held up just before the path leads nowhere: a lease that is
+/// taken in the old ones until then is waited for, however long it is.
+pub(crate) fn a_lease_taken_until_then_is_waited_for() {
+    let place = Place::new();
+    run(async {
+        open(place.path()).await.unwrap();
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none", "-e", "trace=/^rename", "-P"]);
+        strace.arg(beside(&place, "-empty")).args(["-e", "inject=/^rename:delay_enter=2000000"]);
+        strace.arg(std::env::current_exe().unwrap());
+        let mut late = Actor::start_by(strace, "hold", &[&place.word(), "b", "900"]);
+        late.says("held");
+        restore_older_content(&place).await;
+        while !is_held_up(late.child.id()).await {}
+        let first = store(place.path()).await.lock("a").ttl(ms(20_000)).acquire().await.unwrap();
+        let file = || fs::metadata(place.path()).map(|file| file.ino()).ok();
+        let old = file();
+        while file().is_none_or(|now| Some(now) == old) {
+            tokio::time::sleep(ms(5)).await;
+        }
+        // The other one's lease is over by then.
+        let second = store(place.path()).await.lock("a").acquire_timeout(ms(1500)).await;
+        assert!(!first.is_valid() || second.is_err_and(|e| e.kind() == ErrorKind::TimedOut), "two hold");
+    });
+}
