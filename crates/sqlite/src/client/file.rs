@@ -22,6 +22,7 @@ use crate::client::presence::Presence;
 use crate::client::time::{now, wait_until};
 use crate::client::upgrade;
 use crate::error;
+use crate::names::beside;
 
 /// By how many pages the file may grow at once, and how much of the disk must be free for that: its log has to be written
 /// back into it later, or nothing could be renewed.
@@ -37,6 +38,8 @@ pub(crate) struct File {
     pub(crate) path: PathBuf,
     /// The path without links: what the names of FIFOs are made of.
     pub(crate) real: PathBuf,
+    /// The path of the log's index.
+    index: PathBuf,
     pub(crate) connection: Connection,
     pub(crate) presence: Presence,
     /// Whoever was in it when it was opened: clients by their FIFOs, and holds that had ended.
@@ -87,8 +90,8 @@ impl File {
             let token = match join(&real, files, &boot) {
                 Ok(Joined::Open(connection, generation, clients)) => {
                     // Those that were joined: a later look may see others.
-                    let (path, looked) = (path.into(), Cell::new(looked));
-                    return Ok(File { path, real, connection, presence, clients, files, generation, looked });
+                    let (path, index, looked) = (path.into(), beside(&real, "-shm"), Cell::new(looked));
+                    return Ok(File { path, real, index, connection, presence, clients, files, generation, looked });
                 }
                 Ok(Joined::Stale(token)) => token,
                 Ok(Joined::Changed) => continue,
@@ -111,7 +114,7 @@ impl File {
     pub(crate) fn is_current(&self) -> bool {
         let now = now();
         if now - self.looked.get() < LOOK {
-            return self.files.begin_and_end_at(&self.path, &self.real);
+            return self.files.begin_and_end_at(&self.path, &self.index);
         }
         self.looked.set(now);
         self.is_whole()

@@ -43,8 +43,8 @@ impl Files {
 
     /// Whether the first and the last of them are still there. A new generation always begins with others, and leaves its own index
     /// where somebody puts an old file back.
-    pub(crate) fn begin_and_end_at(&self, path: &Path, real: &Path) -> bool {
-        identity(path) == self.0[0] && identity(&beside(real, "-shm")) == self.0[2]
+    pub(crate) fn begin_and_end_at(&self, path: &Path, index: &Path) -> bool {
+        identity(path) == self.0[0] && identity(index) == self.0[2]
     }
 
     pub(crate) fn is_there(&self) -> bool {
