@@ -8,6 +8,7 @@ use std::io::{self, ErrorKind::NotFound};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 use leasehold_core::seam::Moment;
 use leasehold_core::support::fault;
@@ -24,15 +25,16 @@ use crate::names::beside;
 /// `application_id` of our files.
 pub(crate) const APPLICATION: i64 = 0x4C65_6173;
 /// The low byte of `user_version`. Above it is a mark of the files that belong together and of the boot.
-pub(crate) const VERSION: i64 = 4;
+pub(crate) const VERSION: i64 = 5;
 /// The size of a page: what a transaction writes at least. Rows with names of usual length fit several times.
 const PAGE: i64 = 2048;
 /// How many bytes of a new file are for rows from the start.
 const ROOM: u32 = 1 << 18;
 
-/// Device and inode of the file, of its log and of the log's index.
+/// The file, its log and the log's index, each by its device, its inode, and when it was made (0 where the file system does not say): the
+/// number of one that was deleted is soon another's, and a restored one then says that it belongs to the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Files([Option<(u64, u64)>; 3]);
+pub(crate) struct Files([Option<(u64, u64, u64)>; 3]);
 
 impl Files {
     /// What is there now. The files themselves are not opened to find out: to close one would drop SQLite's locks, as POSIX
@@ -68,8 +70,10 @@ impl Files {
     }
 }
 
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+fn identity(path: &Path) -> Option<(u64, u64, u64)> {
+    let file = fs::metadata(path).ok()?;
+    let made = file.created().ok().and_then(|made| made.duration_since(UNIX_EPOCH).ok());
+    Some((file.dev(), file.ino(), made.map_or(0, |made| made.as_nanos() as u64)))
 }
 
 /// A client that opens the file.

@@ -58,9 +58,10 @@ async fn begun_anew_until(call: &'static str, step: usize) -> Option<&'static st
     let found = fs::read(place.path()).unwrap();
     let is_in_use = found[60..63] != [0, 0, 0];
     if is_in_use && fs::metadata(place.path()).unwrap().ino() != old {
-        let of = |file: PathBuf| fs::metadata(file).map(|file| (file.dev(), file.ino())).ok();
-        let known = format!("{:?}", all(&place).map(of));
-        assert!(found.windows(known.len()).any(|part| part == known.as_bytes()), "{call} {step}: not with {known}");
+        let number = |file: &PathBuf| fs::metadata(file).map(|file| file.ino()).unwrap_or_default();
+        for known in all(&place).iter().map(|file| format!(", {}, ", number(file))) {
+            assert!(found.windows(known.len()).any(|part| part == known.as_bytes()), "{call} {step}: not with {known}");
+        }
     }
     kill_traced(tracer);
     drop((&mut said).await);
@@ -105,7 +106,7 @@ pub(crate) fn begun_anew_beside_a_guardian() {
     let place = Place::new();
     run(async {
         open(place.path()).await.unwrap().close().await.unwrap();
-        let mut late = Actor::start_by(held_up_at("rename", 1), "hold_with_a_guardian", &[&place.word()]);
+        let mut late = Actor::start_by(held_up_at("rename", 1), "hold_with_a_guardian", &[&place.word(), "900"]);
         let guardian = late.hear();
         fs::remove_file(beside(&place, "-shm")).unwrap();
         late.cue();
@@ -118,19 +119,41 @@ pub(crate) fn begun_anew_beside_a_guardian() {
     });
 }
 
-/// Has what keeps it alive to others in another process, and opens the file once more on cue.
+/// A client is dead and its guardian lives, and older files are restored: into new ones, which may have the numbers of those that were deleted
+/// for them.
+pub(crate) fn restored_beside_a_guardian() {
+    let place = Place::new();
+    run(async {
+        open(place.path()).await.unwrap().close().await.unwrap();
+        let copies = all(&place).map(|file| fs::read(file).unwrap());
+        let mut holder = Actor::start("hold_with_a_guardian", &[&place.word(), "20000"]);
+        let guardian = holder.hear();
+        holder.kill();
+        for (file, copy) in all(&place).iter().zip(copies) {
+            fs::remove_file(file).unwrap();
+            fs::write(file, copy).unwrap();
+        }
+        let tried = store(place.path()).await.lock("a").try_acquire().await;
+        assert!(Command::new("kill").arg(guardian).status().unwrap().success());
+        assert!(tried.is_err_and(|e| e.is_contended()), "two hold");
+    });
+}
+
+/// Holds a lock, while another process has what keeps this one alive to others; asks for another lock on cue.
 pub(crate) fn hold_with_a_guardian(words: &[String]) {
-    let [locks] = words else { unreachable!() };
+    let [locks, ttl] = words else { unreachable!() };
     run(async {
         let client = open(locks).await.unwrap();
         let life_line = client.life_line().await.unwrap();
         life_line.iter().for_each(|fd| fcntl_setfd(fd, FdFlags::empty()).unwrap());
         let guardian = Command::new("sleep").arg("60").stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         drop(life_line);
+        let store = Store::new(client).ttl(ms(ttl.parse().unwrap()));
+        let guard = store.lock("a").acquire().await.unwrap();
         say(&guardian.id().to_string());
-        await_cue();
-        drop(client.list("", None, 1).await);
-        drop(open(locks).await);
+        tokio::task::spawn_blocking(await_cue).await.unwrap();
+        drop(store.lock("b").try_acquire().await);
+        drop(guard);
     });
 }
 
