@@ -146,7 +146,7 @@ pub(crate) fn hold_with_a_guardian(words: &[String]) {
         let client = open(locks).await.unwrap();
         let life_line = client.life_line().await.unwrap();
         life_line.iter().for_each(|fd| fcntl_setfd(fd, FdFlags::empty()).unwrap());
-        let guardian = Command::new("sleep").arg("60").stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        let mut guardian = Command::new("sleep").arg("60").stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         drop(life_line);
         let store = Store::new(client).ttl(ms(ttl.parse().unwrap()));
         let guard = store.lock("a").acquire().await.unwrap();
@@ -154,6 +154,8 @@ pub(crate) fn hold_with_a_guardian(words: &[String]) {
         tokio::task::spawn_blocking(await_cue).await.unwrap();
         drop(store.lock("b").try_acquire().await);
         drop(guard);
+        guardian.kill().unwrap();
+        guardian.wait().unwrap();
     });
 }
 
