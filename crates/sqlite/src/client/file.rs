@@ -86,8 +86,13 @@ impl File {
         // Once it takes two turns to make it, and one to see that others have.
         let mut turns = 0..3;
         while turns.next().is_some() || Moment::now() < deadline {
-            let (looked, files) = (now(), Files::at(path, &real));
-            let token = match join(&real, files, &boot) {
+            let (looked, files, joined) = {
+                // With the old file and a new index, SQLite would drop this process's locks in that one when it closes it.
+                let _among = presence.among_others(deadline)?;
+                let (looked, files) = (now(), Files::at(path, &real));
+                (looked, files, join(&real, files, &boot))
+            };
+            let token = match joined {
                 Ok(Joined::Open(connection, generation, clients)) => {
                     // Those that were joined: a later look may see others.
                     let (path, index, looked) = (path.into(), beside(&real, "-shm"), Cell::new(looked));

@@ -84,15 +84,22 @@ impl Presence {
         Ok(longest * 1_000_000)
     }
 
-    /// Keeps all others from beginning the file anew, until what this returns is dropped. The lock is that of a descriptor which nobody
-    /// shares: a guardian would keep it beyond our death.
-    pub(crate) fn alone(&self, deadline: Moment) -> Result<impl Sized> {
+    /// Keeps all others from opening the files, and from beginning them anew, until what this returns is dropped.
+    pub(crate) fn alone(&self, deadline: Moment) -> Result<OwnedFd> {
+        self.lock(FlockOperation::NonBlockingLockExclusive, deadline)
+    }
+
+    /// Keeps all others from beginning the files anew.
+    pub(crate) fn among_others(&self, deadline: Moment) -> Result<OwnedFd> {
+        self.lock(FlockOperation::NonBlockingLockShared, deadline)
+    }
+
+    /// The lock is that of a descriptor which nobody shares: a guardian would keep it beyond our death.
+    fn lock(&self, how: FlockOperation, deadline: Moment) -> Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let of = |e: rustix::io::Errno| {
-            Error::new(ErrorKind::Unavailable, "the file's directory cannot be locked").with_source(e)
-        };
-        let folder = openat(&self.folder, ".", flags, Mode::empty()).map_err(of)?;
-        while flock(&folder, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let folder = openat(&self.folder, ".", flags, Mode::empty())
+            .map_err(|e| Error::new(ErrorKind::Unavailable, "the file's directory cannot be locked").with_source(e))?;
+        while flock(&folder, how).is_err() {
             if Moment::now() >= deadline {
                 return Err(Error::new(ErrorKind::Unavailable, "the file's directory stays locked by another program"));
             }

@@ -164,7 +164,7 @@ pub(crate) fn hold_with_a_guardian(words: &[String]) {
 pub(crate) fn a_lease_taken_until_then_is_waited_for() {
     let place = Place::new();
     run(async {
-        open(place.path()).await.unwrap();
+        let here = store(place.path()).await.ttl(ms(20_000));
         let mut strace = Command::new("strace");
         strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none", "-e", "trace=/^rename", "-P"]);
         strace.arg(beside(&place, "-empty")).args(["-e", "inject=/^rename:delay_enter=2000000"]);
@@ -173,7 +173,7 @@ pub(crate) fn a_lease_taken_until_then_is_waited_for() {
         late.says("held");
         restore_older_content(&place).await;
         while !is_held_up(late.child.id()).await {}
-        let first = store(place.path()).await.lock("a").ttl(ms(20_000)).acquire().await.unwrap();
+        let first = here.lock("a").acquire().await.unwrap();
         let file = || fs::metadata(place.path()).map(|file| file.ino()).ok();
         let old = file();
         while file().is_none_or(|now| Some(now) == old) {
@@ -182,5 +182,39 @@ pub(crate) fn a_lease_taken_until_then_is_waited_for() {
         // The other one's lease is over by then.
         let second = store(place.path()).await.lock("a").acquire_timeout(ms(1500)).await;
         assert!(!first.is_valid() || second.is_err_and(|e| e.kind() == ErrorKind::TimedOut), "two hold");
+    });
+}
+
+/// A client is held up between its look at the files and its open: nobody begins them anew meanwhile. Else it would open the former file beside
+/// the new index, and as it closes that one, its process's locks would go.
+pub(crate) fn nobody_begins_while_another_opens() {
+    let place = Place::new();
+    run(async {
+        open(place.path()).await.unwrap().close().await.unwrap();
+        let mut strace = Command::new("strace");
+        strace
+            .args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none", "-e", "trace=openat", "-P"])
+            .arg(place.path());
+        strace.args(["-e", "inject=openat:delay_exit=2000000:when=1"]).arg(std::env::current_exe().unwrap());
+        let mut late = Actor::start_by(strace, "open_and_try", &[&place.word()]);
+        let tracer = late.child.id();
+        while !is_held_up(tracer).await {}
+        fs::remove_file(beside(&place, "-shm")).unwrap();
+        let here = tokio::spawn(open(place.path()));
+        let file = || fs::metadata(place.path()).map(|file| file.ino()).ok();
+        let old = file();
+        let mut looks = 0;
+        loop {
+            let now = file();
+            if !is_held_up(tracer).await {
+                break;
+            }
+            assert_eq!(now, old, "it was begun anew");
+            looks += 1;
+        }
+        late.says("held");
+        drop(here.await.unwrap().unwrap());
+        println!("{looks} looks");
+        assert_ne!(file(), old);
     });
 }
