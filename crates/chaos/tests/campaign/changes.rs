@@ -1,12 +1,13 @@
 //! What changes around a store: the clock of its server, the limits of its members, its room, its users, and what else an etcd is told.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, process::Stdio, time::Duration};
 
 use leasehold_testbed::{Etcd, Redis, Server, ZooKeeper};
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
 use serde_json::Value;
 use tokio::{
-    task::spawn_blocking,
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
     time::{Instant, sleep, timeout},
 };
 
@@ -115,13 +116,12 @@ impl Nemesis<'_> {
         let end = Instant::now() + length;
         while Instant::now() < end {
             // There may be no file just now.
-            let file = room.file();
-            if let Ok(Ok(other)) = spawn_blocking(move || lock(&file)).await {
+            if let Some(other) = start_locker(&room.file()).await {
                 sleep(self.up_to(self.kind.ttl() / 8)).await;
                 if self.random.borrow_mut().u8(0..8) == 0 {
                     self.delete_files(room);
                 }
-                drop(other);
+                other.end().await;
             }
             sleep(self.up_to(BETWEEN)).await;
         }
@@ -137,15 +137,46 @@ impl Nemesis<'_> {
     }
 }
 
-/// Begins to write in the file, as no client of the store does: it ends when this is dropped. It is in the process of the operator's client,
-/// with which SQLite lets it share an index.
-fn lock(file: &Path) -> rusqlite::Result<Connection> {
-    let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-    // It would delete the log of others, should they have replaced the file.
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-    connection.busy_timeout(BUSY)?;
-    connection.execute_batch("BEGIN IMMEDIATE")?;
-    Ok(connection)
+/// Another program, which has the file locked. `None` if that was not possible in time.
+async fn start_locker(file: &Path) -> Option<Locker> {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.arg("lock").arg(file).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let locker = Locker(child);
+    match lines.next_line().await {
+        Ok(Some(_)) => Some(locker),
+        _ => {
+            locker.end().await;
+            None
+        }
+    }
+}
+
+struct Locker(Child);
+
+impl Locker {
+    async fn end(mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait().await;
+    }
+}
+
+/// The other program: begins to write in the file, as no client of the store does, and says so, until its standard input ends. In a process of its
+/// own: in one of a client, SQLite would let both share an index, and each close would drop the other one's locks.
+pub(crate) fn lock(file: &Path) {
+    let begun = || {
+        let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        // It would delete the log of others, should they have replaced the file.
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        connection.busy_timeout(BUSY)?;
+        connection.execute_batch("BEGIN IMMEDIATE")?;
+        Ok::<_, rusqlite::Error>(connection)
+    };
+    if let Ok(_connection) = begun() {
+        println!("locked");
+        let _ = std::io::stdin().lines().count();
+    }
 }
 
 /// It is told until it has answered.

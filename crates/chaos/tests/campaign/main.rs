@@ -55,12 +55,14 @@ fn slice_of(kind: Kind) -> Duration {
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if !words.first().is_some_and(|word| ["client", "resource", "program", "check", "page"].contains(&&**word)) {
+    if !words.first().is_some_and(|word| ["client", "resource", "program", "lock", "check", "page"].contains(&&**word))
+    {
         room::enter();
     }
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["client", plan] => client::main(serde_json::from_str(plan).unwrap()),
         ["resource", folder] => resource::main(Path::new(folder)),
+        ["lock", file] => changes::lock(Path::new(file)),
         ["program", job] => command::program(&serde_json::from_str(job).unwrap()),
         ["check", folder] => return check(Path::new(folder)),
         ["run", ref options @ ..] => return long(options, false),
