@@ -164,6 +164,11 @@ pub(crate) fn begin(real: &Path, old: Files, token: i64, opener: &Opener<'_>) ->
     if Files::at(real, real) != old {
         return Ok(());
     }
+    begin_alone(real, token, opener)
+}
+
+/// The same, with the lock, and once they were looked at.
+pub(crate) fn begin_alone(real: &Path, token: i64, opener: &Opener<'_>) -> Result<()> {
     let (new, empty) = (beside(real, "-new"), beside(real, "-empty"));
     let remove_them = || remove_all(&new).and_then(|()| remove(&empty));
     let done = remove_them()

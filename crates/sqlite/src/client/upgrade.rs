@@ -20,6 +20,10 @@ use crate::error;
 /// if others were faster.
 pub(crate) fn begin(real: &Path, files: Files, opener: &Opener<'_>) -> Result<()> {
     let Opener { boot, presence, deadline, .. } = *opener;
+    let _alone = presence.alone(deadline)?;
+    if Files::at(real, real) != files {
+        return Ok(());
+    }
     let of = |e: rusqlite::Error| error::of(&e, real);
     let Header { schema, boot: known, token, .. } = Header::read(real).map_err(of)?;
     let is_of_this_boot = known.as_deref() == Some(boot);
@@ -27,22 +31,17 @@ pub(crate) fn begin(real: &Path, files: Files, opener: &Opener<'_>) -> Result<()
     if !files.are_complete() {
         // Who is in a log that was taken away cannot be seen. From schema 2 on, clients notice that, and the directory knows them.
         if schema < 2 || is_of_this_boot && presence.longest_of_others()? > 0 {
-            // Or a client of this version is just beginning it anew.
-            drop(presence.alone(deadline)?);
-            if Files::at(real, real) != files {
-                return Ok(());
-            }
             let then = "end the programs of that version, and delete it";
             return Err(refused(real, schema, "its log or index was deleted, though a lock in it may be held", then));
         }
-        return generation::begin(real, files, token, opener);
+        return generation::begin_alone(real, token, opener);
     }
     let mut connection = connect(real).map_err(of)?;
     let tx = match connection.transaction_with_behavior(TransactionBehavior::Immediate) {
         Ok(tx) => tx,
         // What a power cut has left. From schema 2 on, the file itself says of which boot it is.
         Err(e) if error::is_misfit(&e) && schema >= 2 && !is_of_this_boot => {
-            return generation::begin(real, files, token, opener);
+            return generation::begin_alone(real, token, opener);
         }
         Err(e) => return Err(of(e)),
     };
@@ -57,7 +56,7 @@ pub(crate) fn begin(real: &Path, files: Files, opener: &Opener<'_>) -> Result<()
         let then = "end the programs of that version; the next client then begins it anew";
         return Err(refused(real, schema, &who, then));
     }
-    generation::begin(real, files, token, opener)
+    generation::begin_alone(real, token, opener)
 }
 
 /// Who may hold a lock in the file, or waits for one.
