@@ -177,15 +177,20 @@ impl File {
     }
 }
 
-/// What is to be done with the file before any client opens it.
-fn unfit(real: &Path, files: Files) -> Result<Option<Joined>> {
+/// What is to be done with the file before any client opens it. SQLite uses whatever index is beside a file: with one that belongs to another
+/// file, it cuts that under the clients of this process, or drops their locks in it.
+fn unfit(real: &Path, files: Files, boot: &str) -> Result<Option<Joined>> {
     if !files.is_there() {
         return Ok(Some(Joined::Stale(0)));
     }
-    if files.are_complete() {
+    let header = match Header::read(real) {
+        // Somebody may write it back just now.
+        Err(_) if files.are_complete() => return Ok(None),
+        header => header.map_err(|e| error::of(&e, real))?,
+    };
+    if files.are_complete() && !header.is_alone(files.mark(boot), boot) {
         return Ok(None);
     }
-    let header = Header::read(real).map_err(|e| error::of(&e, real))?;
     if header.is_earlier() {
         return Ok(Some(Joined::Earlier));
     }
@@ -205,7 +210,7 @@ pub(crate) fn has_one_name(real: &Path) -> Result<()> {
 }
 
 fn join(real: &Path, files: Files, boot: &str) -> Result<Joined> {
-    if let Some(unfit) = unfit(real, files)? {
+    if let Some(unfit) = unfit(real, files, boot)? {
         return Ok(unfit);
     }
     match try_to_join(real, files, boot) {
@@ -225,6 +230,10 @@ fn try_to_join(real: &Path, files: Files, boot: &str) -> std::result::Result<Joi
     // SQLite opens for reading what it may not write.
     if access(real, Access::WRITE_OK).is_err() {
         return Err(Failed::Sqlite(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_READONLY), None)));
+    }
+    // Nothing but the file itself is open yet.
+    if Files::at(real, real) != files {
+        return Ok(Joined::Changed);
     }
     // In one transaction: each locks the index anew.
     let tx = connection.transaction()?;

@@ -28,7 +28,7 @@ pub(crate) const APPLICATION: i64 = 0x4C65_6173;
 pub(crate) const VERSION: i64 = 5;
 /// The size of a page: what a transaction writes at least. Rows with names of usual length fit several times.
 const PAGE: i64 = 2048;
-/// How many bytes of a new file are for rows from the start.
+/// How many bytes of a new file are for rows from the start: a full disk cannot refuse them later.
 const ROOM: u32 = 1 << 18;
 
 /// The file, its log and the log's index, each by its device, its inode, and when it was made (0 where the file system does not say): the
@@ -155,6 +155,11 @@ impl Header {
     pub(crate) fn is_of_others(&self, mark: i64) -> bool {
         self.application == APPLICATION && self.schema == VERSION && self.version != mark
     }
+
+    /// Ours, and nobody has used it; or it was used in this boot, and not together with the files of this mark.
+    pub(crate) fn is_alone(&self, mark: i64, boot: &str) -> bool {
+        self.is_of_others(mark) && (self.version == VERSION || self.boot.as_deref() == Some(boot))
+    }
 }
 
 /// Puts new files into the place of these, unless others have replaced them already. They must be ours, or not there. Whoever looks
@@ -172,8 +177,8 @@ pub(crate) fn begin_alone(real: &Path, token: i64, opener: &Opener<'_>) -> Resul
     let (new, empty) = (beside(real, "-new"), beside(real, "-empty"));
     let remove_them = || remove_all(&new).and_then(|()| remove(&empty));
     let done = remove_them()
-        .and_then(|()| make(&empty, real, token, 0))
-        .and_then(|()| make(&new, real, token, ROOM))
+        .and_then(|()| make(&empty, real, token))
+        .and_then(|()| make(&new, real, token))
         .and_then(|()| replace(real, &new, &empty, opener));
     if done.is_err() {
         let _ = remove_them();
@@ -204,8 +209,9 @@ fn replace(real: &Path, new: &Path, empty: &Path, opener: &Opener<'_>) -> Result
     }
     // It would look for its files under the former names.
     drop(connection);
-    // The file is the last: nobody finds it beside the old log.
-    for ending in ["-shm", "-wal", ""] {
+    // A program that opens them meanwhile, though it does not lock the directory, must not build the new index from the old log, nor find the
+    // new file beside it.
+    for ending in ["-wal", "-shm", ""] {
         if !is_moved(&beside(new, ending), &beside(real, ending))? {
             return Ok(());
         }
@@ -214,13 +220,19 @@ fn replace(real: &Path, new: &Path, empty: &Path, opener: &Opener<'_>) -> Result
     if grown { Ok(()) } else { grow(&beside(real, "-wal")) }
 }
 
-/// Opens the new file, which makes the two beside it: they stay what they are under another name. Says whether the log has its room.
+/// Gives the new file its room, and makes the two beside it: they stay what they are under another name. Says whether the log has its room,
+/// too.
 fn prepare(new: &Path) -> Result<(Connection, bool)> {
     let open = || {
         let connection = connect(new)?;
         wait_for_no_disk(&connection)?;
-        Header::of(&connection)?;
-        Ok(connection)
+        connection.query_row("PRAGMA journal_mode = OFF", [], |_| Ok(()))?;
+        connection.execute_batch(&format!(
+            "CREATE TABLE room (room); INSERT INTO room VALUES (zeroblob({ROOM})); DROP TABLE room"
+        ))?;
+        // The first reader or writer makes them.
+        connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
+        Header::of(&connection).map(|_| connection)
     };
     let connection = open().map_err(|e| error::of(&e, new))?;
     let grown = grow(&beside(new, "-wal"));
@@ -257,9 +269,8 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Makes a file that no client uses, with the owner and the rights of the old one, and with so many bytes of room for rows, which a full
-/// disk cannot refuse later.
-fn make(new: &Path, real: &Path, token: i64, room: u32) -> Result<()> {
+/// Makes a file that no client uses, with the owner and the rights of the old one.
+fn make(new: &Path, real: &Path, token: i64) -> Result<()> {
     let create = || -> io::Result<()> {
         // No link of anybody, and what becomes of the path meanwhile does not matter.
         let file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(new)?;
@@ -277,14 +288,14 @@ fn make(new: &Path, real: &Path, token: i64, room: u32) -> Result<()> {
         }
     };
     create().map_err(|e| error::of_io(&e, new, "cannot be made"))?;
-    match fill(new, token, room) {
+    match fill(new, token) {
         // A cleaner has removed it: whoever uses it sees that.
         Err(_) if !new.exists() => Ok(()),
         filled => filled.map_err(|e| error::of(&e, new)),
     }
 }
 
-fn fill(new: &Path, token: i64, room: u32) -> rusqlite::Result<()> {
+fn fill(new: &Path, token: i64) -> rusqlite::Result<()> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let file = Connection::open_with_flags(new, flags)?;
     file.execute_batch(&format!("PRAGMA page_size = {PAGE}"))?;
@@ -293,12 +304,5 @@ fn fill(new: &Path, token: i64, room: u32) -> rusqlite::Result<()> {
         "PRAGMA synchronous = OFF; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}"
     ))?;
     file.execute_batch(include_str!("../schema.sql"))?;
-    file.execute("INSERT INTO meta VALUES ('', '', 0, 0, ?1)", [token.max(0)])?;
-    if room == 0 {
-        return Ok(());
-    }
-    file.execute_batch(&format!(
-        "CREATE TABLE room (room); INSERT INTO room VALUES (zeroblob({room})); DROP TABLE room"
-    ))?;
-    file.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))
+    file.execute("INSERT INTO meta VALUES ('', '', 0, 0, ?1)", [token.max(0)]).map(drop)
 }
