@@ -87,7 +87,7 @@ impl File {
         let mut turns = 0..3;
         while turns.next().is_some() || Moment::now() < deadline {
             let (looked, files, joined) = {
-                // With the old file and a new index, SQLite would drop this process's locks in that one when it closes it.
+                // Else it could be with the old file and the new index: see `generation`.
                 let _among = presence.among_others(deadline)?;
                 let (looked, files) = (now(), Files::at(path, &real));
                 (looked, files, join(&real, files, &boot))

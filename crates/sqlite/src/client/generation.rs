@@ -1,7 +1,11 @@
 //! The three files of which one generation consists, and how a new one is begun: never in files that another client may
-//! still use. The new ones are complete and in use before a path leads to them. A file that waits to be taken into use would be
-//! by two clients, each over an index of its own, if somebody deleted the first one's just then: both would write in one log. While
-//! the three are moved, the path leads to an empty one, which is nobody's, and knows the last token.
+//! still use.
+//!
+//! - The new ones are complete and in use before a path leads to them. A file that waits to be taken into use would be by two clients, each
+//!   over an index of its own, if somebody deleted the first one's just then: both would write in one log.
+//! - While the three are moved, an empty file of ours is at the path, which knows the last token: a client that is killed then leaves that.
+//! - No client opens the files meanwhile, nor any index beside a file that is not in use with it. SQLite uses whatever is there, and knows
+//!   what a process has open by the main file: it would cut the index under the other clients of its process, or drop their locks.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, ErrorKind::NotFound};
@@ -209,14 +213,14 @@ fn replace(real: &Path, new: &Path, empty: &Path, opener: &Opener<'_>) -> Result
     }
     // It would look for its files under the former names.
     drop(connection);
-    // A program that opens them meanwhile, though it does not lock the directory, must not build the new index from the old log, nor find the
-    // new file beside it.
+    // In this order a foreign program that opens them meanwhile builds no new index from the old log, and does not find the new file beside
+    // it.
     for ending in ["-wal", "-shm", ""] {
         if !is_moved(&beside(new, ending), &beside(real, ending))? {
             return Ok(());
         }
     }
-    // Where the disk was too full for both, the old one has gone now.
+    // Where the disk was too full for both, the old one has gone now. If it still is, the next client uses them as they are.
     if grown { Ok(()) } else { grow(&beside(real, "-wal")) }
 }
 

@@ -218,3 +218,37 @@ pub(crate) fn nobody_begins_while_another_opens() {
         assert_ne!(file(), old);
     });
 }
+
+/// Nobody opens an index beside a file that it does not belong to: of a main file that was restored alone, and of the empty one that a killed
+/// client leaves. SQLite would cut it under the other clients of the process, which die of that, or drop their locks in it.
+pub(crate) fn no_index_is_opened_beside_another_file() {
+    run(async {
+        for is_restored in [true, false] {
+            let place = Place::new();
+            open(place.path()).await.unwrap().close().await.unwrap();
+            if is_restored {
+                let copy = place.folder().join("copy");
+                fs::copy(place.path(), &copy).unwrap();
+                fs::rename(copy, place.path()).unwrap();
+            } else {
+                fs::remove_file(beside(&place, "-wal")).unwrap();
+                let mut late = Actor::start_by(held_up_at("rename", 3), "open_and_try", &[&place.word()]);
+                while !is_held_up(late.child.id()).await {}
+                kill_traced(late.child.id());
+                late.ends_or_says();
+                assert!(all(&place).iter().all(|file| file.exists()));
+            }
+            let trace = place.folder().join("trace");
+            let mut strace = Command::new("strace");
+            strace.args(["-f", "-qq", "-e", "signal=none", "-e", "trace=openat", "-o"]).arg(&trace);
+            strace.arg(std::env::current_exe().unwrap());
+            let mut late = Actor::start_by(strace, "open_and_try", &[&place.word()]);
+            late.says("held");
+            late.dismiss();
+            late.child.wait().unwrap();
+            let index = format!("{:?}", beside(&place, "-shm"));
+            let opens = fs::read_to_string(&trace).unwrap().lines().filter(|line| line.contains(&index)).count();
+            assert_eq!(opens, 1, "restored: {is_restored}");
+        }
+    });
+}
