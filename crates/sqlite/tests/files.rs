@@ -58,6 +58,7 @@ fn main() -> ExitCode {
         ("gone/cleaned_before_they_are_moved", cleaned_before_they_are_moved),
         ("gone/nobody_begins_while_another_opens", nobody_begins_while_another_opens),
         ("other/no_index_is_opened_beside_another_file", no_index_is_opened_beside_another_file),
+        ("gone/a_foreign_program_opens_them_meanwhile", a_foreign_program_opens_them_meanwhile),
         ("other/restored_beside_a_guardian", restored_beside_a_guardian),
         ("gone/begun_anew_beside_a_guardian", begun_anew_beside_a_guardian),
         ("gone/a_lease_taken_until_then_is_waited_for", a_lease_taken_until_then_is_waited_for),

@@ -252,3 +252,23 @@ pub(crate) fn no_index_is_opened_beside_another_file() {
         }
     });
 }
+
+/// A program that locks no directory opens the files while they are moved, and keeps them open: the new index is not built from the old log.
+pub(crate) fn a_foreign_program_opens_them_meanwhile() {
+    let place = Place::new();
+    run(async {
+        let here = store(place.path()).await;
+        for _ in 0..20 {
+            here.lock("b").acquire().await.unwrap().release().await.unwrap();
+        }
+        here.close(ms(5000)).await.unwrap();
+        fs::remove_file(beside(&place, "-shm")).unwrap();
+        let mut late = Actor::start_by(held_up_at("rename", 3), "open_and_try", &[&place.word()]);
+        while !is_held_up(late.child.id()).await {}
+        let foreign = Connection::open(place.path()).unwrap();
+        let _ = foreign.query_row("SELECT count(*) FROM place", [], |_| Ok(()));
+        late.says("held");
+        Actor::start("open_and_try", &[&place.word()]).says("busy");
+        drop(foreign);
+    });
+}
