@@ -193,12 +193,14 @@ pub(crate) fn begin_alone(real: &Path, token: i64, opener: &Opener<'_>) -> Resul
 /// Takes the new files into use, and puts them into the place of those that are there. A cleaner may remove what we make: then it is made
 /// anew.
 fn replace(real: &Path, new: &Path, empty: &Path, opener: &Opener<'_>) -> Result<()> {
-    let is_cut = || !Files::at(new, new).are_complete();
     let (mut connection, grown) = match prepare(new) {
-        Err(_) if is_cut() => return Ok(()),
+        Err(_) if !new.exists() => return Ok(()),
         prepared => prepared?,
     };
     let files = Files::at(new, new);
+    if !files.are_complete() {
+        return Ok(());
+    }
     // From here on nobody is granted anything in the old one, and whatever was granted has begun. Should we not come to the end, the next
     // client finds one that is not in use, and the last token.
     if !is_moved(empty, real)? {
@@ -208,7 +210,7 @@ fn replace(real: &Path, new: &Path, empty: &Path, opener: &Opener<'_>) -> Result
     let longest = opener.presence.longest_of_others()?.max(opener.own);
     let quiet = if longest == 0 { 0 } else { now().saturating_add(longest) };
     match take_into_use(&mut connection, files, opener.boot, quiet) {
-        Err(_) if is_cut() => return Ok(()),
+        Err(_) if Files::at(new, new) != files => return Ok(()),
         used => used.map_err(|e| error::of(&e, new))?,
     }
     // It would look for its files under the former names.
