@@ -9,7 +9,7 @@ use std::{
 /// raises one says why.
 const STORES: [(&str, usize); 8] = [
     ("memory", 502),
-    ("sqlite", 2710),
+    ("sqlite", 2725),
     ("redis", 1578),
     ("redis-client", 2344),
     ("redlock", 1178),

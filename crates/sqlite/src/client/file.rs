@@ -183,12 +183,16 @@ fn unfit(real: &Path, files: Files, boot: &str) -> Result<Option<Joined>> {
     if !files.is_there() {
         return Ok(Some(Joined::Stale(0)));
     }
+    let mark = files.mark(boot);
+    if files.are_complete() && Header::has_mark(real, mark) {
+        return Ok(None);
+    }
     let header = match Header::read(real) {
         // Somebody may write it back just now.
         Err(_) if files.are_complete() => return Ok(None),
         header => header.map_err(|e| error::of(&e, real))?,
     };
-    if files.are_complete() && !header.is_alone(files.mark(boot), boot) {
+    if files.are_complete() && !header.is_alone(mark, boot) {
         return Ok(None);
     }
     if header.is_earlier() {
@@ -232,7 +236,7 @@ fn try_to_join(real: &Path, files: Files, boot: &str) -> std::result::Result<Joi
         return Err(Failed::Sqlite(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_READONLY), None)));
     }
     // Nothing but the file itself is open yet.
-    if Files::at(real, real) != files {
+    if !files.begin_at(real) {
         return Ok(Joined::Changed);
     }
     // In one transaction: each locks the index anew.

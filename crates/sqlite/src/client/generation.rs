@@ -47,10 +47,15 @@ impl Files {
         Files([identity(path), identity(&beside(real, "-wal")), identity(&beside(real, "-shm"))])
     }
 
-    /// Whether the first and the last of them are still there. A new generation always begins with others, and leaves its own index
+    /// Whether the first of them is still there.
+    pub(crate) fn begin_at(&self, path: &Path) -> bool {
+        identity(path) == self.0[0]
+    }
+
+    /// Whether the first and the last of them are. A new generation always begins with others, and leaves its own index
     /// where somebody puts an old file back.
     pub(crate) fn begin_and_end_at(&self, path: &Path, index: &Path) -> bool {
-        identity(path) == self.0[0] && identity(index) == self.0[2]
+        self.begin_at(path) && identity(index) == self.0[2]
     }
 
     pub(crate) fn is_there(&self) -> bool {
@@ -117,13 +122,23 @@ pub(crate) struct Header {
     pub(crate) token: i64,
 }
 
+fn immutable(real: &Path) -> rusqlite::Result<Connection> {
+    let bytes = real.as_os_str().as_bytes().iter();
+    let uri = bytes.fold("file:".to_owned(), |uri, byte| format!("{uri}%{byte:02X}")) + "?immutable=1";
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    Connection::open_with_flags(uri, flags)
+}
+
 impl Header {
     /// Reads it, its log left out, without a lock and without making anything beside it.
     pub(crate) fn read(real: &Path) -> rusqlite::Result<Header> {
-        let bytes = real.as_os_str().as_bytes().iter();
-        let uri = bytes.fold("file:".to_owned(), |uri, byte| format!("{uri}%{byte:02X}")) + "?immutable=1";
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        Header::of(&Connection::open_with_flags(uri, flags)?)
+        Header::of(&immutable(real)?)
+    }
+
+    /// Whether the file says that it is used together with the files of this mark. Nothing but its first page is read, in the same way.
+    pub(crate) fn has_mark(real: &Path, mark: i64) -> bool {
+        let read = |file: Connection| file.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0));
+        immutable(real).and_then(read).is_ok_and(|version| version == mark)
     }
 
     /// The same through a connection, with what is in the log.
