@@ -1,6 +1,6 @@
-//! What knows no lock: the file and whether it can be trusted where it is (`connect`, `file`, `generation`,
-//! `presence`), the FIFOs by which
-//! processes notify each other and see each other die, the thread that owns the connection, and what it runs there.
+//! What knows no lock: the file and whether it can be trusted where it is (`connect`, `file`, `generation`, `presence`,
+//! `upgrade`), the FIFOs by which processes notify each other and see each other die, the thread that owns the connection, and
+//! what it runs there.
 
 pub(crate) mod connect;
 pub(crate) mod fifo;

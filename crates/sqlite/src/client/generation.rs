@@ -251,8 +251,8 @@ fn prepare(new: &Path) -> Result<(Connection, bool)> {
         connection.execute_batch(&format!(
             "CREATE TABLE room (room); INSERT INTO room VALUES (zeroblob({ROOM})); DROP TABLE room"
         ))?;
-        // The first reader or writer makes them.
         connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
+        // The first that reads makes the two.
         Header::of(&connection).map(|_| connection)
     };
     let connection = open().map_err(|e| error::of(&e, new))?;
