@@ -82,6 +82,13 @@ pub enum What {
         /// Until when the guard says that it is valid.
         valid: u64,
     },
+    /// The store keeps the lock up to then, also from whoever waits when the process of the guard has died: it has a shortest time.
+    Least {
+        /// The acquisition.
+        op: u64,
+        /// Until when, at the latest.
+        until: u64,
+    },
     /// The acquire has returned without a guard, and certainly took nothing: the lock was busy, or did not become free in time.
     Fail {
         /// The acquisition.

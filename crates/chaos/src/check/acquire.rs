@@ -56,7 +56,7 @@ impl Checker {
         self.recovered(at, &waiter, t);
         let Waiter { p, owner, mode, .. } = waiter;
         let granted = event.clone();
-        let hold = Hold { p, owner, mode, tok, granted, valid, overtaken: None, downgraded: false, forfeit };
+        let hold = Hold { p, owner, mode, tok, granted, valid, overtaken: None, downgraded: false, forfeit, least: 0 };
         let lock = &mut self.locks[at];
         let mut found: Vec<_> = waits::passed(lock, &hold, &waiter).into_iter().collect();
         if !self.faults.disorders(waiter.asked) {
@@ -67,6 +67,13 @@ impl Checker {
         found.extend(exclusion::granted(&mut self.locks[at], op, t));
         found.extend(self.in_the_past(at, valid, event));
         found.into_iter().for_each(|violation| self.found(violation));
+    }
+
+    /// The store keeps the lock so long, whatever becomes of its holder.
+    pub(super) fn kept(&mut self, op: u64, until: u64) {
+        if let Some(hold) = self.ops.get(&op).and_then(|at| self.locks[*at].holds.get_mut(&op)) {
+            hold.least = until;
+        }
     }
 
     /// Somebody who waited when a holder died has the lock.

@@ -23,6 +23,8 @@ pub(super) struct Hold {
     pub(super) downgraded: bool,
     /// Until when it excludes nobody: there was a fault under which exclusion is not promised. 0: there was none.
     pub(super) forfeit: u64,
+    /// Until when the store keeps it though its holder has died.
+    pub(super) least: u64,
 }
 
 /// An acquire that has not returned.
@@ -120,7 +122,8 @@ impl Lock {
             held.any(|hold| waiter.mode.excludes(hold.mode))
         };
         let mut waiters = self.waiting.values().filter(|waiter| waiter.p != p && waiter.policy != Policy::Try);
-        if waiters.any(|waiter| keeps_out(waiter, true) && !keeps_out(waiter, false)) {
+        let is_kept = self.holds.values().any(|hold| hold.p == p && hold.least > t);
+        if !is_kept && waiters.any(|waiter| keeps_out(waiter, true) && !keeps_out(waiter, false)) {
             self.orphaned = Some((t, calm));
         }
         let before = self.holds.len() + self.waiting.len() + self.releasing.len();

@@ -130,6 +130,7 @@ impl Checker {
             What::Queued { op } => self.queued(*op, t),
             What::Under { op, claim } => self.under(*op, *claim),
             What::Ok { op, tok, valid } => self.granted(*op, *tok, *valid, event),
+            What::Least { op, until } => self.kept(*op, *until),
             What::Fail { op, busy } => self.refused(*op, *busy, event),
             What::Info { op } => self.unknown(*op, event),
             What::Use { op, valid } => self.used(*op, *valid, event),

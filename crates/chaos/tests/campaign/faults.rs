@@ -1,5 +1,10 @@
 //! The faults: which there are on which store, what they are made to, and what is not promised under them.
 
+use std::{
+    fmt::{self, Display, Formatter},
+    time::Duration,
+};
+
 use leasehold_chaos::Breaks;
 
 use super::kind::{Kind, loses_data};
@@ -95,6 +100,8 @@ pub(crate) enum Target {
 }
 
 const CLIENTS: &[Fault] = &[Fault::PauseClient, Fault::PauseClient, Fault::KillClient, Fault::BlockRuntime];
+/// They are made beside all others.
+pub(crate) const COMMANDS: &[Fault] = &[Fault::PauseCommand, Fault::KillCommand];
 const LINKS: &[Fault] = &[
     Fault::BlockAndCut,
     Fault::BlockAndCut,
@@ -140,6 +147,35 @@ const SCRIPTS: &[Fault] = &[Fault::ForgetScripts, Fault::CloseSubscriptions];
 const CLOCKS: &[Fault] = &[Fault::ClockForward, Fault::ClockBack, Fault::ClockBack];
 const ETCD: &[Fault] = &[Fault::Compact, Fault::EndSession];
 const USERS: &[Fault] = &[Fault::ChangeUsers, Fault::ChangeUsers];
+
+/// Which of them a run makes, and how far apart.
+#[derive(Clone, Default)]
+pub(crate) struct Choice {
+    /// Their names. None: all of the store.
+    pub(crate) only: Vec<String>,
+    /// One at a time, and this long after the one before. Otherwise several at a time, mostly within a lease.
+    pub(crate) apart: Option<Duration>,
+}
+
+impl Display for Choice {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.only.is_empty() { "all" } else { "" })?;
+        f.write_str(&self.only.join(", "))?;
+        self.apart.map_or(Ok(()), |apart| write!(f, ", {} s apart", apart.as_secs_f64()))
+    }
+}
+
+impl Choice {
+    pub(crate) fn has(&self, fault: Fault) -> bool {
+        self.only.is_empty() || self.only.contains(&format!("{fault:?}"))
+    }
+
+    /// A name that is none of a fault of this store.
+    pub(crate) fn unknown(&self, kind: Kind, seed: u64) -> Option<&String> {
+        let known: Vec<String> = faults(kind, seed).iter().chain(COMMANDS).map(|fault| format!("{fault:?}")).collect();
+        self.only.iter().find(|name| !known.contains(name))
+    }
+}
 
 /// Those of a store, in the run with this seed.
 pub(crate) fn faults(kind: Kind, seed: u64) -> Vec<Fault> {

@@ -184,6 +184,12 @@ impl Kind {
         matches!(self, Kind::Postgres | Kind::PgBouncer)
     }
 
+    /// Whether leases go by the wall clock of their server, which is the machine's.
+    pub(crate) fn is_by_wall_clock(self) -> bool {
+        use Kind::{Cluster, PgBouncer, Postgres, Redis, Redlock, Sentinel};
+        matches!(self, Redis | Redlock | Sentinel | Cluster | Postgres | PgBouncer)
+    }
+
     /// How long a client's session may outlive it beside its leases: in it ZooKeeper's clients ask what no lease depends on.
     pub(crate) fn leaves(self) -> Duration {
         match self {

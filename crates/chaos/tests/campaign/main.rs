@@ -5,7 +5,7 @@
 //! --seconds N --seed S` is a longer one, `check FOLDER` judges a history again. `cargo xtask chaos` calls it. What is what:
 //!
 //! - `run` is one campaign; `kind` what is different about the stores; `servers` with `room`, `clients` what runs; `nemesis` when what breaks.
-//! - `faults` is which there are, `breaking` with `changes`, `handovers` and `databases` how each is made; `prove` keeps the numbers, and writes the page of them.
+//! - `clock` is the machine's own one. `faults` is which there are, `breaking` with `changes`, `handovers` and `databases` how each is made; `prove` keeps the numbers, and writes the page of them.
 //! - `client` with `aside`, `lodgers` and `idlers`, `work` with `held`, `using`, `both` and `looks`, `resource` and `counter` are what the other processes do: they
 //!   are this program, started again. `foreign` starts another one in its place, with a client of another library; `command` is one that runs programs by the command.
 
@@ -17,6 +17,7 @@ mod breaking;
 mod changes;
 mod client;
 mod clients;
+mod clock;
 mod command;
 mod counter;
 mod databases;
@@ -46,7 +47,7 @@ use std::{
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use self::{kind::Kind, run::Verdict};
+use self::{faults::Choice, kind::Kind, run::Verdict};
 
 /// How long faults are made on each store in a test: as long as it takes that each kind of client has been paused.
 fn slice_of(kind: Kind) -> Duration {
@@ -84,18 +85,19 @@ fn main() -> ExitCode {
 }
 
 fn slice(kind: Kind) -> Result<(), Failed> {
-    let verdict = campaign(kind, fastrand::u64(..), slice_of(kind));
+    let verdict = campaign(kind, fastrand::u64(..), slice_of(kind), &Choice::default());
     println!("{}", verdict.text);
     if verdict.passed { Ok(()) } else { Err(verdict.text.into()) }
 }
 
 /// What a longer run is told: `--seconds`, `--seed`, `--store`, and how many times as long its leases are: `--leases`. Otherwise they are
-/// long in its last third.
+/// long in its last third. And which faults it makes: `--faults Cut,KillClient` these alone, `--apart SECONDS` one at a time.
 struct Options {
     time: Duration,
     seed: u64,
     kinds: Vec<Kind>,
     leases: Option<u32>,
+    choice: Choice,
 }
 
 impl Options {
@@ -106,22 +108,29 @@ impl Options {
         let seed = value("--seed").map_or_else(|| fastrand::u64(..), |seed| seed.parse().unwrap());
         let store = value("--store");
         let kinds = Kind::ALL.into_iter().filter(|kind| store.is_none_or(|name| name == kind.name())).collect();
-        Options { time, seed, kinds, leases }
+        let only = value("--faults").map_or_else(Vec::new, |names| names.split(',').map(str::to_owned).collect());
+        let apart = value("--apart").map(|seconds| Duration::from_secs_f64(seconds.parse().unwrap()));
+        Options { time, seed, kinds, leases, choice: Choice { only, apart } }
     }
 }
 
 /// Runs one store after the other, and keeps the numbers for the page if it is `to_prove`.
 fn long(words: &[&str], to_prove: bool) -> ExitCode {
-    let Options { time, seed, kinds, leases } = Options::of(words);
+    let Options { time, seed, kinds, leases, choice } = Options::of(words);
     let mut code = if kinds.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     for kind in kinds {
+        if let Some(unknown) = choice.unknown(kind, seed) {
+            eprintln!("{} has no fault {unknown} with the seed {seed}", kind.name());
+            code = ExitCode::FAILURE;
+            continue;
+        }
         let parts = leases.map_or(vec![(1, time * 2 / 3), (kind.many(), time / 3)], |leases| vec![(leases, time)]);
         for (leases, time) in parts {
             kind::lengthen(leases);
-            let verdict = campaign(kind, seed, time);
+            let verdict = campaign(kind, seed, time, &choice);
             println!("{}\n", verdict.text);
-            if to_prove {
-                prove::keep(kind, seed, &verdict);
+            if to_prove && !verdict.outcome.is_void {
+                prove::keep(kind, seed, &choice, &verdict);
             }
             if !verdict.passed {
                 code = ExitCode::FAILURE;
@@ -139,10 +148,10 @@ fn check(folder: &Path) -> ExitCode {
     if report.is_clean() && ordered.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn campaign(kind: Kind, seed: u64, time: Duration) -> Verdict {
+fn campaign(kind: Kind, seed: u64, time: Duration, choice: &Choice) -> Verdict {
     // What was kept of an earlier run with this seed stays.
     let folder = |n| PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("chaos-{}-{seed}-{n}", kind.name()));
     let folder = (1..).map(folder).find(|folder| !folder.exists()).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(run::run(kind, seed, time, &folder))
+    runtime.block_on(run::run(kind, seed, time, choice, &folder))
 }

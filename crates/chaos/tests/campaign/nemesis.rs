@@ -8,7 +8,7 @@ use leasehold_chaos::{Breaks, What};
 
 use super::{
     clients::Slot,
-    faults::{Fault, Target, faults},
+    faults::{COMMANDS, Choice, Fault, Target, faults},
     kind::{Kind, NAIVE_FROM},
     recorder::Record,
     servers::Servers,
@@ -25,8 +25,9 @@ pub(crate) struct Nemesis<'a> {
     pub(super) servers: &'a Servers,
     pub(super) clients: &'a [Slot],
     pub(super) random: RefCell<fastrand::Rng>,
-    /// Which faults there are.
+    /// Which faults there are, beside those of the command.
     pub(super) kinds: Vec<Fault>,
+    choice: &'a Choice,
     /// A client of the store that no fault reaches but those of the servers. None where the store is in one process.
     pub(super) operator: Option<Store>,
     /// What is broken at the moment: clients, then servers, then the content. Each by one fault at a time.
@@ -38,6 +39,7 @@ impl<'a> Nemesis<'a> {
     pub(crate) async fn new(
         kind: Kind,
         seed: u64,
+        choice: &'a Choice,
         record: &'a Record,
         servers: &'a Servers,
         clients: &'a [Slot],
@@ -48,12 +50,13 @@ impl<'a> Nemesis<'a> {
             _ => Some(servers.connect().await),
         };
         let mut kinds = faults(kind, seed);
-        if matches!(servers, Servers::File(room) if !room.is_small()) {
+        kinds.retain(|fault| choice.has(*fault));
+        if kinds.contains(&Fault::FillDisk) && matches!(servers, Servers::File(room) if !room.is_small()) {
             println!("no disk of its own: none is full");
             kinds.retain(|fault| *fault != Fault::FillDisk);
         }
         let (busy, ids) = (RefCell::default(), RefCell::new(0));
-        Nemesis { kinds, kind, record, servers, clients, random, operator, busy, ids }
+        Nemesis { kinds, choice, kind, record, servers, clients, random, operator, busy, ids }
     }
 
     /// Ends what it has open itself.
@@ -76,11 +79,13 @@ impl<'a> Nemesis<'a> {
             let until = tokio::time::Instant::now() + end;
             let one = || async {
                 while tokio::time::Instant::now() < until {
-                    tokio::time::sleep(self.up_to(self.kind.ttl().min(Duration::from_secs(1)))).await;
+                    let soon = || self.up_to(self.kind.ttl().min(Duration::from_secs(1)));
+                    tokio::time::sleep(self.choice.apart.unwrap_or_else(soon)).await;
                     self.one().await;
                 }
             };
-            tokio::join!(join_all((0..self.kind.at_once()).map(|_| one())), self.tamper(until), self.commands(until));
+            let at_once = if self.choice.apart.is_some() { 1 } else { self.kind.at_once() };
+            tokio::join!(join_all((0..at_once).map(|_| one())), self.tamper(until), self.commands(until));
             if begin.elapsed() < time {
                 // What was broken settles, a waiter may take so long, and one who waits for no good reason may do so for a lease.
                 let quiet = self.kind.settle() + Duration::from_secs(4) + self.kind.ttl();
@@ -108,9 +113,10 @@ impl<'a> Nemesis<'a> {
     /// the wrong one is hit.
     async fn commands(&self, until: tokio::time::Instant) {
         let Some(command) = self.clients.iter().position(Slot::is_command) else { return };
+        let made = Vec::from_iter(COMMANDS.iter().filter(|fault| self.choice.has(**fault)));
         while tokio::time::Instant::now() < until {
             tokio::time::sleep(self.up_to(self.kind.ttl().min(Duration::from_secs(1)))).await;
-            let fault = if self.coin() { Fault::PauseCommand } else { Fault::KillCommand };
+            let Some(fault) = self.random.borrow_mut().choice(&made).map(|fault| **fault) else { return };
             self.make_to(fault, &[command], None).await;
         }
     }
@@ -139,7 +145,7 @@ impl<'a> Nemesis<'a> {
 
     /// One fault by chance, to one of those that are whole.
     async fn one(&self) {
-        let fault = self.kinds[self.random.borrow_mut().usize(0..self.kinds.len())];
+        let Some(fault) = self.random.borrow_mut().choice(&self.kinds).copied() else { return };
         // What everything is lost by is an excuse for everything: it is rare.
         let loses = fault.breaks(self.kind) == Breaks::Order || fault.loses_counts(self.kind);
         let (clients, servers) = (self.clients.len(), self.servers.all().len());

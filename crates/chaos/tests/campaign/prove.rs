@@ -13,6 +13,7 @@ use leasehold_chaos::Figures;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    faults::Choice,
     kind::Kind,
     run::{Outcome, Verdict},
 };
@@ -29,6 +30,8 @@ struct Run {
     seed: u64,
     seconds: u64,
     commit: String,
+    /// Which were made.
+    faults: String,
     /// How long leases were, in milliseconds.
     lease: u64,
     passed: bool,
@@ -77,13 +80,14 @@ fn file() -> PathBuf {
 }
 
 /// Adds a line for a run.
-pub(crate) fn keep(kind: Kind, seed: u64, verdict: &Verdict) {
-    let Outcome { report, overlaps, stale, seconds } = &verdict.outcome;
+pub(crate) fn keep(kind: Kind, seed: u64, choice: &Choice, verdict: &Verdict) {
+    let Outcome { report, overlaps, stale, seconds, .. } = &verdict.outcome;
     let run = Run {
         store: kind.name().to_owned(),
         seed,
         seconds: *seconds,
         commit: std::env::var("LEASEHOLD_COMMIT").unwrap_or_default(),
+        faults: choice.to_string(),
         lease: kind.ttl().as_millis() as u64,
         passed: verdict.passed,
         violations: report.count,
@@ -201,9 +205,9 @@ fn faults(stores: &[(Kind, Vec<&Run>)]) -> String {
 /// What can be run again.
 fn each(runs: &[Run]) -> String {
     let mut table = String::new();
-    for Run { store, seed, seconds, commit, passed, violations, .. } in runs {
+    for Run { store, seed, seconds, commit, faults, passed, violations, .. } in runs {
         let what = if *passed { "passed".to_owned() } else { format!("failed, {violations} violations") };
-        let _ = writeln!(table, "| {store} | {seed} | {} | {commit} | {what} |", minutes(*seconds));
+        let _ = writeln!(table, "| {store} | {seed} | {} | {commit} | {faults} | {what} |", minutes(*seconds));
     }
     table
 }

@@ -13,7 +13,9 @@ use leasehold_testbed::Proxy;
 use super::{
     client::Plan,
     clients::{Resource, Slot},
+    clock::Clock,
     command, counter,
+    faults::Choice,
     kind::{self, Kind, NAIVE_FROM},
     nemesis::{LONG, Nemesis},
     recorder::Record,
@@ -49,18 +51,27 @@ pub(crate) struct Outcome {
     pub(crate) overlaps: usize,
     pub(crate) stale: usize,
     pub(crate) seconds: u64,
+    /// The machine's clock was stepped.
+    pub(crate) is_void: bool,
 }
 
 /// Runs a campaign for so long. The histories of one that fails are kept in `folder`.
-pub(crate) async fn run(kind: Kind, seed: u64, time: Duration, folder: &Path) -> Verdict {
+pub(crate) async fn run(kind: Kind, seed: u64, time: Duration, choice: &Choice, folder: &Path) -> Verdict {
     fs::create_dir_all(folder).unwrap();
     let begin = now();
-    let troubles = campaign(kind, seed, time, folder).await;
+    let clock = Clock::default();
+    let mut troubles = tokio::select! {
+        troubles = campaign(kind, seed, time, choice, folder) => troubles,
+        () = clock.watch() => unreachable!("it never ends"),
+    };
+    let void = clock.trouble().filter(|_| kind.is_by_wall_clock());
+    let is_void = void.is_some();
+    troubles.extend(void);
     let (report, control) = check(folder);
     draw(folder, &report);
     let seconds = now().duration_since(begin).as_secs();
     let (overlaps, stale) = (control.of(Invariant::I1), control.of(Invariant::I2));
-    let outcome = Outcome { report, overlaps, stale, seconds };
+    let outcome = Outcome { report, overlaps, stale, seconds, is_void };
     let (text, passed) = verdict(kind, seed, folder, &outcome, troubles, time >= LONG);
     if passed {
         fs::remove_dir_all(folder).unwrap();
@@ -68,7 +79,7 @@ pub(crate) async fn run(kind: Kind, seed: u64, time: Duration, folder: &Path) ->
     Verdict { text, passed, outcome }
 }
 
-async fn campaign(kind: Kind, seed: u64, time: Duration, folder: &Path) -> Vec<String> {
+async fn campaign(kind: Kind, seed: u64, time: Duration, choice: &Choice, folder: &Path) -> Vec<String> {
     let servers = Servers::start(kind, seed).await;
     let record = Record::new(folder, 0);
     record.now(What::Begin { store: kind.name().into(), seed, limits: kind.limits() });
@@ -83,7 +94,7 @@ async fn campaign(kind: Kind, seed: u64, time: Duration, folder: &Path) -> Vec<S
     for n in 0..if kind == Kind::Memory { 0 } else { 2 } {
         naive.push(slot(kind, seed, n, true, &servers, &resource, folder).await);
     }
-    let nemesis = Nemesis::new(kind, seed, &record, &servers, &clients).await;
+    let nemesis = Nemesis::new(kind, seed, choice, &record, &servers, &clients).await;
     let (mut slice, mut more, mut rages) = (time, MORE, true);
     loop {
         let rage = async {
@@ -223,7 +234,7 @@ fn verdict(
     mut troubles: Vec<String>,
     is_long: bool,
 ) -> (String, bool) {
-    let Outcome { report, overlaps, stale, seconds } = outcome;
+    let Outcome { report, overlaps, stale, seconds, .. } = outcome;
     troubles.extend(complaints(folder));
     if !report.is_clean() {
         troubles.push(format!("{} violations", report.count));

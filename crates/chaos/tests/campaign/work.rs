@@ -200,6 +200,9 @@ async fn acquire(client: &Client, ask: &Ask) -> Option<Held> {
                 client.record.at(t, What::Under { op, claim });
             }
             client.record.at(t, What::Ok { op, tok: held.token().get(), valid });
+            if let Some(least) = ask.least {
+                client.record.at(t, What::Least { op, until: t + nanos(least) });
+            }
             Some(held)
         }
         Some(Err(error)) => {

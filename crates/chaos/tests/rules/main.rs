@@ -255,7 +255,7 @@ fn what_is_excused_is_not_found() {
 
 #[test]
 fn the_time_after_a_death_is_counted_for_who_waited() {
-    let taken = |story| {
+    let taken = |story: &str| {
         let report = report(story, &[]);
         let [all, calm] = [report.recovery, report.calm_recovery].map(|of| (of.len(), of.max() / 1_000_000));
         (all, calm)
@@ -269,6 +269,13 @@ fn the_time_after_a_death_is_counted_for_who_waited() {
     assert_eq!(taken(nobody), ((0, 0), (0, 0)));
     let beside = "10 holds 1 r, 12 holds 3 r, 20 asks 2 x, 900 uses 1, 1100 killed 1 @0, 1500 releases 3, 1510 granted 2, 1520 releases 2, 1530 ends";
     assert_eq!(taken(beside), ((0, 0), (0, 0)));
+    let kept = |until| {
+        format!(
+            "10 holds 1 x, 12 lasts 1 {until}, 20 asks 2 x, 30 killed 1 @0, 430 granted 2, 440 releases 2, 450 ends"
+        )
+    };
+    assert_eq!(taken(&kept(400)), ((0, 0), (0, 0)));
+    assert_eq!(taken(&kept(29)), ((one, took), calm));
 }
 
 #[test]

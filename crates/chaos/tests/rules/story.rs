@@ -42,6 +42,7 @@ fn events(sentence: &str) -> Vec<Event> {
         "busy" => vec![What::Fail { op, busy: true }],
         "times-out" => vec![What::Fail { op, busy: false }],
         "leaves" => vec![What::Info { op }],
+        "lasts" => vec![What::Least { op, until: number(1).unwrap() * MS }],
         "uses" => vec![What::Use { op, valid }],
         "downgrades" => vec![What::Downgrade { op }],
         "calls-release" => vec![What::Release { op, dropped: false }],
