@@ -183,8 +183,8 @@ impl Server {
     }
 
     /// Steps the wall clock of a server that was started with one of its own, for now and for all its later starts: back, if this is negative.
-    pub fn step_clock(&self, milliseconds: i64) -> Result<()> {
-        clock::step(self.launch.folder.path(), milliseconds.saturating_mul(1_000_000))
+    pub fn step_clock(&self, microseconds: i64) -> Result<()> {
+        clock::step(self.launch.folder.path(), microseconds.saturating_mul(1000))
     }
 
     /// The folder that holds the server's data.

@@ -181,10 +181,10 @@ async fn the_clock_of_all_its_processes_is_stepped() {
     let postgres = Postgres::start_with(&PostgresOptions { clock: true, ..PostgresOptions::default() }).await.unwrap();
     let clock = async || postgres.number("SELECT extract(epoch FROM clock_timestamp())::bigint").await.unwrap();
     let before = clock().await;
-    postgres.step_clock(300_000).unwrap();
+    postgres.step_clock(300_000_000).unwrap();
     let ahead = clock().await;
     assert!((before + 300..before + 330).contains(&ahead), "{before} {ahead}");
-    postgres.step_clock(-600_000).unwrap();
+    postgres.step_clock(-600_000_000).unwrap();
     postgres.restart_with_data().await.unwrap();
     let behind = clock().await;
     assert!((before - 300..before - 240).contains(&behind), "{before} {behind}");

@@ -53,10 +53,10 @@ async fn its_clock_is_stepped() {
     let ahead = async || clock(&redis).await - clock(&other).await;
     assert!(ahead().await.abs() < 10_000);
     redis.command(&["SET", "a", "1", "EX", "60"]).await.unwrap();
-    redis.step_clock(-100_000).unwrap();
+    redis.step_clock(-100_000_000).unwrap();
     assert!((ahead().await + 100_000).abs() < 10_000);
     assert_eq!(redis.dbsize().await.unwrap(), 1);
-    redis.step_clock(300_000).unwrap();
+    redis.step_clock(300_000_000).unwrap();
     assert!((ahead().await - 200_000).abs() < 10_000);
     assert_eq!(redis.command(&["GET", "a"]).await.unwrap(), Reply::Nil);
     redis.restart_with_data().await.unwrap();

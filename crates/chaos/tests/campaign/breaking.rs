@@ -118,8 +118,8 @@ impl Nemesis<'_> {
                 }
             }
             Fault::EvictKeys => self.evict_keys(self.servers.of_redis()[which], length).await,
-            Fault::ClockForward => self.step_clock(server, false),
-            Fault::ClockBack => self.step_clock(server, true),
+            Fault::ClockForward | Fault::ClockBack => self.step_clock(server, fault == Fault::ClockBack),
+            Fault::ClockRate => self.change_rate(server, length).await,
             Fault::ChangeLimits => self.change_limits(which, length).await,
             Fault::StopServer | Fault::PauseBackend => {
                 let Servers::Postgres(server, _) = self.servers else { return };
@@ -222,6 +222,7 @@ impl Nemesis<'_> {
             (Servers::Postgres(server, _), _) => databases::terminate(server, self.kind.ttl()).await,
             (Servers::Etcd(server), _) => self.of_etcd(server, fault).await,
             (Servers::EtcdCluster(cluster), _) => self.of_etcd(&cluster.members()[0], fault).await,
+            (Servers::ZooKeeper(_) | Servers::Ensemble(_), _) => self.end_session().await,
             _ => self.tell_a_server(fault).await,
         }
     }
@@ -282,7 +283,7 @@ impl Nemesis<'_> {
                 delete_prefix(&cluster.members()[which], lock).await
             }
             Servers::ZooKeeper(_) | Servers::Ensemble(_) => {
-                let servers = self.servers.all().iter().map(|it| it.addr().to_owned()).collect::<Vec<_>>().join(",");
+                let servers = self.servers.addresses();
                 let deleted = delete_entries(&servers, lock);
                 matches!(timeout(2 * self.kind.ttl(), deleted).await, Ok(Ok(())))
             }
@@ -323,7 +324,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// The name of a lock as stores write it where `/` separates.
-fn escaped(lock: &str) -> String {
+pub(super) fn escaped(lock: &str) -> String {
     lock.replace('/', "%2F")
 }
 

@@ -12,12 +12,14 @@ use tokio::{
 };
 
 use super::{
-    breaking::AGAIN,
+    breaking::{AGAIN, escaped},
     faults::Fault,
     kind::Kind,
     nemesis::Nemesis,
     room::{FILES, Room},
     servers::Servers,
+    sessions,
+    work::LOCKS,
 };
 
 /// What takes room beside the locks of a server of Redis: so many keys of so many bytes, for a minute at most.
@@ -28,6 +30,8 @@ const TOO_MUCH: u64 = 8 * 65536;
 const POLICIES: [&str; 4] = ["allkeys-random", "volatile-random", "allkeys-lru", "volatile-ttl"];
 /// The longest step of a clock. Steps back come to much less than two hours.
 const LONGEST_STEP: Duration = Duration::from_secs(60);
+/// One part of so many is what a clock runs faster or slower. A lease's margin is one of a hundred, and two milliseconds.
+const RATE: i64 = 125;
 /// How long another program waits for the clients until it writes, at most, and then for them to go on.
 const BUSY: Duration = Duration::from_millis(100);
 const BETWEEN: Duration = Duration::from_millis(3);
@@ -36,8 +40,20 @@ impl Nemesis<'_> {
     /// Steps a server's clock by less than three leases, or by up to a minute. It stays there.
     pub(super) fn step_clock(&self, server: &Server, back: bool) {
         let most = if self.random.borrow_mut().bool() { 3 * self.kind.ttl() } else { LONGEST_STEP };
-        let by = i64::try_from(self.up_to(most).as_millis()).unwrap();
+        let by = i64::try_from(self.up_to(most).as_micros()).unwrap();
         server.step_clock(if back { -by } else { by }).unwrap();
+    }
+
+    /// Lets a server's clock run at another rate for some leases: faster or slower than the others by less than the margin of a lease.
+    pub(super) async fn change_rate(&self, server: &Server, length: Duration) {
+        let (sign, end, mut before) = (if self.coin() { 1 } else { -1 }, Instant::now() + 4 * length, Instant::now());
+        while before < end {
+            sleep(Duration::from_millis(5)).await;
+            // Where this process stood still, it goes on as before: nothing is made up for.
+            let went = before.elapsed().min(Duration::from_millis(50));
+            before = Instant::now();
+            server.step_clock(sign * i64::try_from(went.as_micros()).unwrap() / RATE).unwrap();
+        }
     }
 
     /// Ends a member as its operator does, and starts it with other limits for sessions: too short for the leases, or longer than they are.
@@ -88,6 +104,21 @@ impl Nemesis<'_> {
             }
         };
         let _ = timeout(self.kind.ttl(), change).await;
+    }
+
+    /// Ends a session of ZooKeeper that waits or holds. Where a server is down or does not answer, none is ended.
+    pub(super) async fn end_session(&self) {
+        let (addresses, mut locks) = (self.servers.addresses(), LOCKS);
+        self.random.borrow_mut().shuffle(&mut locks);
+        let (which, all) = (self.random.borrow_mut().usize(..), self.servers.all());
+        let end = async {
+            for lock in locks {
+                if let Ok(Some(session)) = sessions::of_entry(&addresses, &escaped(lock), which).await {
+                    return drop(sessions::end(all[which % all.len()].addr(), session).await);
+                }
+            }
+        };
+        let _ = timeout(self.kind.ttl(), end).await;
     }
 
     pub(super) async fn of_file(&self, room: &Room, fault: Fault, length: Duration) {

@@ -65,6 +65,8 @@ pub(crate) enum Fault {
     /// A server's clock is stepped, and stays so.
     ClockForward,
     ClockBack,
+    /// It runs a little faster, or slower.
+    ClockRate,
     /// A member is started again, with other limits for sessions.
     ChangeLimits,
     /// A server has room for less than it has, and evicts what it likes.
@@ -140,11 +142,11 @@ const DATABASE: &[Fault] = &[
     Fault::StopServer,
     Fault::LateRequest(Moment::Ring),
 ];
-const LIMITS: &[Fault] = &[Fault::ChangeLimits];
+const ZOOKEEPER: &[Fault] = &[Fault::ChangeLimits, Fault::EndSession];
 const SCRIPTS: &[Fault] = &[Fault::ForgetScripts, Fault::CloseSubscriptions];
 
 /// What a run of some stores has that [loses no data](loses_data).
-const CLOCKS: &[Fault] = &[Fault::ClockForward, Fault::ClockBack, Fault::ClockBack];
+const CLOCKS: &[Fault] = &[Fault::ClockForward, Fault::ClockBack, Fault::ClockBack, Fault::ClockRate];
 const ETCD: &[Fault] = &[Fault::Compact, Fault::EndSession];
 const USERS: &[Fault] = &[Fault::ChangeUsers, Fault::ChangeUsers];
 
@@ -193,12 +195,12 @@ pub(crate) fn faults(kind: Kind, seed: u64) -> Vec<Fault> {
             RELEASES,
             SCRIPTS,
             REDIS_LOSSES,
-            &[Fault::Evict, Fault::ClockAhead, Fault::FillMemory],
+            &[Fault::Evict, Fault::ClockAhead, Fault::ClockRate, Fault::FillMemory],
         ],
         Kind::Etcd => &[CLIENTS, LINKS, SERVERS, BY_HAND, or(LOSSES, USERS), ETCD],
         Kind::EtcdCluster => &[CLIENTS, LINKS, SERVERS, MEMBERS, BY_HAND, or(LOSSES, USERS), ETCD],
-        Kind::ZooKeeper => &[CLIENTS, LINKS, SERVERS, BY_HAND, LOSSES, LIMITS],
-        Kind::Ensemble => &[CLIENTS, LINKS, SERVERS, MEMBERS, BY_HAND, LOSSES, LIMITS, LIMITS],
+        Kind::ZooKeeper => &[CLIENTS, LINKS, SERVERS, BY_HAND, LOSSES, ZOOKEEPER],
+        Kind::Ensemble => &[CLIENTS, LINKS, SERVERS, MEMBERS, BY_HAND, LOSSES, ZOOKEEPER, ZOOKEEPER],
         // A server that is started again has the part that it began with: sentinels would not set that right soon.
         Kind::Sentinel => &[
             CLIENTS,
@@ -244,7 +246,7 @@ impl Fault {
             Fault::PauseServer | Fault::RestartServer | Fault::Isolate => Target::Server,
             Fault::StopServer | Fault::PauseBackend => Target::Database,
             Fault::LoseData | Fault::Restore | Fault::FillMemory | Fault::EvictKeys => Target::Server,
-            Fault::ClockForward | Fault::ClockBack | Fault::ChangeLimits => Target::Server,
+            Fault::ClockForward | Fault::ClockBack | Fault::ClockRate | Fault::ChangeLimits => Target::Server,
             Fault::PauseLeader | Fault::KillLeader | Fault::Partition | Fault::FailOver | Fault::MoveSlot => {
                 Target::Leader
             }

@@ -53,7 +53,10 @@ impl Servers {
                 let options = RedisOptions { clock: others, ..persistent };
                 Servers::Redis(vec![Redis::start_with(&options).await.unwrap()])
             }
-            Kind::Redlock => Servers::Redis(Redis::start_many_with(5, &persistent).await.unwrap()),
+            Kind::Redlock => {
+                let options = RedisOptions { clock: true, ..persistent };
+                Servers::Redis(Redis::start_many_with(5, &options).await.unwrap())
+            }
             Kind::Etcd | Kind::EtcdCluster => of_etcd(kind, others).await,
             Kind::ZooKeeper => Servers::ZooKeeper(ZooKeeper::start().await.unwrap()),
             Kind::Ensemble => {
@@ -175,6 +178,11 @@ impl Servers {
                 format!("postgres://{user}:{password}@{addresses}/{database}{bells}")
             }
         }
+    }
+
+    /// Where they are, without a proxy.
+    pub(crate) fn addresses(&self) -> String {
+        self.all().iter().map(|server| server.addr().to_owned()).collect::<Vec<_>>().join(",")
     }
 
     /// The same, without a proxy.

@@ -121,6 +121,9 @@ macro_rules! options {
             /// client renews the hold until then: the process must live, and
             /// [`Store::close`](crate::Store::close) waits for it as long as its limit allows.
             ///
+            /// A store ends it by its own clock, which may run faster than this one. So it is asked
+            /// for 1 % + 2 ms more, and for a second more at most.
+            ///
             /// If the process dies *before* it has released, the lock is free after the TTL,
             /// whatever `min_hold` says.
             ///

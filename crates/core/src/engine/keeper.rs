@@ -25,11 +25,12 @@ use crate::engine::release::Release;
 use crate::seam::backend::Backend;
 use crate::seam::clock::{Clock, Moment};
 use crate::seam::error::Result;
+use crate::seam::grant::margin;
 use crate::seam::loss::Loss;
 use crate::seam::notifier::Notifier;
-use crate::support::locked;
 use crate::support::sync::atomic::{AtomicU64, Ordering};
 use crate::support::sync::{Mutex, Notify};
+use crate::support::{fault, locked};
 use kept::{Kept, NEVER};
 use registry::Registry;
 use standby::Standby;
@@ -47,6 +48,8 @@ mod task;
 mod width;
 mod work;
 
+/// By how much longer than its `min_hold` a store keeps a hold at most: clocks that are kept right do not differ by more, however long it is.
+const LONGEST_MARGIN: Duration = Duration::from_secs(1);
 /// How many releases are sent at once: renewals do not wait behind them.
 const RELEASING: usize = 128;
 
@@ -120,10 +123,11 @@ impl Keeper {
         self.change(state, |kept| (kept.release_at, kept.lapsing) = (at, lapsing));
     }
 
-    /// One attempt to let a hold end at that moment without us.
+    /// One attempt to let a hold end at that moment without us, and no sooner: the store's clock may run faster than ours.
     pub(crate) async fn ask_to_lapse(&self, state: &Arc<ClaimState>, at: Moment) -> Result<()> {
-        let (claim, place) = (state.now(), state.place());
-        self.backend.release_after(&claim, place.as_ref(), at.since(self.clock.now())).await
+        let (claim, place, rest) = (state.now(), state.place(), at.since(self.clock.now()));
+        let more = if fault("exact-lapse") { Duration::ZERO } else { margin(rest).min(LONGEST_MARGIN) };
+        self.backend.release_after(&claim, place.as_ref(), rest + more).await
     }
 
     /// The store lets it end by itself: nothing renews it any more.

@@ -85,7 +85,7 @@ pub trait Backend: Send + Sync + Debug + 'static {
     async fn release(&self, claim: &Claim, place: Option<&Place>) -> Result<()>;
 
     /// Lets a hold end `rest` from now without the help of this client (S15): for a lock that is
-    /// released within its `min_hold`.
+    /// released within its `min_hold`. `rest` has a margin for the rates of both clocks.
     ///
     /// It is idempotent. Core calls it only if
     /// [`Guarantees::min_hold_outlives_process`](crate::Guarantees::min_hold_outlives_process) is

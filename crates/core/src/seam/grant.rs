@@ -194,8 +194,8 @@ impl Validity {
     }
 }
 
-/// By how much sooner than its TTL a lease counts as over.
-fn margin(ttl: Duration) -> Duration {
+/// By how much sooner than its TTL a lease counts as over: what the rates of two clocks may come to in that time.
+pub(crate) fn margin(ttl: Duration) -> Duration {
     ttl / 100 + Duration::from_millis(2)
 }
 

@@ -21,12 +21,27 @@ async fn the_store_is_asked_once_and_left_alone() {
             } else {
                 guard.release().await.unwrap();
             }
-            assert_eq!(log.lapses(), [TTL * 2], "by drop: {by_drop}");
+            assert_eq!(log.lapses(), [TTL * 2 + ms(122)], "by drop: {by_drop}");
             assert_eq!(format!("{notifier:?}"), "Notifier(0 listeners)");
             pass(&time, TTL * 4, ms(100)).await;
             assert_eq!((log.renewals(), log.releases(), log.lapses().len()), (renewals, 0, 1));
             drop(store);
             log.until(1, |call| *call == Call::Dropped).await;
+        }
+    })
+    .await;
+}
+
+/// The store's clock may run faster than ours: it is asked for 1 % and two milliseconds more than what is left, and for a second at most.
+#[tokio::test]
+async fn it_ends_no_sooner_by_a_faster_clock() {
+    in_time(async {
+        for (min, more) in [(ms(10), ms(2)), (TTL, ms(62)), (TTL * 16, ms(962)), (TTL * 1000, ms(1000))] {
+            let (script, _, log) = Script::new();
+            let store = script.lapses(async |_, _| Ok(())).store();
+            store.lock("a").min_hold(min).acquire().await.unwrap().release().await.unwrap();
+            let asked = log.lapses()[0];
+            assert!(asked >= min + more && asked < min + more + ms(1), "{min:?}: {asked:?}");
         }
     })
     .await;
