@@ -27,7 +27,7 @@ pub(crate) async fn of_entry(servers: &str, lock: &str, which: usize) -> Result<
     Ok(stat.map(|stat| stat.ephemeral_owner).filter(|session| *session != 0))
 }
 
-/// Takes it over, and closes it.
+/// Takes it over, and closes it. Its client takes it back within a moment: both requests are sent at once.
 pub(crate) async fn end(server: &str, session: i64) -> io::Result<()> {
     let mut connection = TcpStream::connect(server).await?;
     let mut words = vec![0; 12];
@@ -36,18 +36,14 @@ pub(crate) async fn end(server: &str, session: i64) -> io::Result<()> {
     words.extend(16_u32.to_be_bytes());
     words.extend(password(session));
     words.push(0);
-    send(&mut connection, &words).await?;
-    let mut close = 1_i32.to_be_bytes().to_vec();
-    close.extend(CLOSE.to_be_bytes());
-    send(&mut connection, &close).await
-}
-
-/// Sends a message, and waits for the answer: none comes if the session is not there any more.
-async fn send(connection: &mut TcpStream, words: &[u8]) -> io::Result<()> {
-    connection.write_u32(words.len() as u32).await?;
-    connection.write_all(words).await?;
-    let length = connection.read_u32().await?;
-    connection.read_exact(&mut vec![0; length as usize]).await.map(drop)
+    let close = [1_i32.to_be_bytes(), CLOSE.to_be_bytes()].concat();
+    let messages = [words, close].map(|words| [&(words.len() as u32).to_be_bytes()[..], &words].concat());
+    connection.write_all(&messages.concat()).await?;
+    for _ in messages {
+        let length = connection.read_u32().await?;
+        connection.read_exact(&mut vec![0; length as usize]).await?;
+    }
+    Ok(())
 }
 
 /// What `java.util.Random` gives for the number and the secret.
