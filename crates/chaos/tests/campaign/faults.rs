@@ -145,8 +145,10 @@ const DATABASE: &[Fault] = &[
 const ZOOKEEPER: &[Fault] = &[Fault::ChangeLimits, Fault::EndSession];
 const SCRIPTS: &[Fault] = &[Fault::ForgetScripts, Fault::CloseSubscriptions];
 
+/// What is no step, and no excuse.
+const RATES: &[Fault] = &[Fault::ClockRate, Fault::ClockRate];
 /// What a run of some stores has that [loses no data](loses_data).
-const CLOCKS: &[Fault] = &[Fault::ClockForward, Fault::ClockBack, Fault::ClockBack, Fault::ClockRate];
+const CLOCKS: &[Fault] = &[Fault::ClockForward, Fault::ClockBack, Fault::ClockBack];
 const ETCD: &[Fault] = &[Fault::Compact, Fault::EndSession];
 const USERS: &[Fault] = &[Fault::ChangeUsers, Fault::ChangeUsers];
 
@@ -185,9 +187,17 @@ pub(crate) fn faults(kind: Kind, seed: u64) -> Vec<Fault> {
     let groups: &[&[Fault]] = match kind {
         Kind::Memory => &[&[Fault::PauseClient, Fault::PauseClient, Fault::BlockRuntime]],
         Kind::Sqlite => &[CLIENTS, &[Fault::DeleteFiles, Fault::LockFile, Fault::Evict, Fault::FillDisk]],
-        Kind::Redis => {
-            &[CLIENTS, LINKS, SERVERS, RELEASES, BY_HAND, SCRIPTS, or(REDIS_LOSSES, CLOCKS), &[Fault::FillMemory]]
-        }
+        Kind::Redis => &[
+            CLIENTS,
+            LINKS,
+            SERVERS,
+            RELEASES,
+            BY_HAND,
+            SCRIPTS,
+            or(REDIS_LOSSES, CLOCKS),
+            RATES,
+            &[Fault::FillMemory],
+        ],
         Kind::Redlock => &[
             CLIENTS,
             LINKS,
@@ -195,7 +205,8 @@ pub(crate) fn faults(kind: Kind, seed: u64) -> Vec<Fault> {
             RELEASES,
             SCRIPTS,
             REDIS_LOSSES,
-            &[Fault::Evict, Fault::ClockAhead, Fault::ClockRate, Fault::FillMemory],
+            RATES,
+            &[Fault::Evict, Fault::ClockAhead, Fault::FillMemory],
         ],
         Kind::Etcd => &[CLIENTS, LINKS, SERVERS, BY_HAND, or(LOSSES, USERS), ETCD],
         Kind::EtcdCluster => &[CLIENTS, LINKS, SERVERS, MEMBERS, BY_HAND, or(LOSSES, USERS), ETCD],
@@ -207,7 +218,7 @@ pub(crate) fn faults(kind: Kind, seed: u64) -> Vec<Fault> {
             SCRIPTS,
             &[Fault::PauseServer, Fault::Evict, Fault::FailOver, Fault::FailOver, Fault::FillMemory],
         ],
-        Kind::Postgres => &[CLIENTS, LINKS, SERVERS, RELEASES, BY_HAND, or(LOSSES, CLOCKS), DATABASE],
+        Kind::Postgres => &[CLIENTS, LINKS, SERVERS, RELEASES, BY_HAND, or(LOSSES, CLOCKS), RATES, DATABASE],
         Kind::PgBouncer => &[CLIENTS, LINKS, SERVERS, RELEASES, BY_HAND, DATABASE],
         Kind::Cluster => {
             &[CLIENTS, SERVERS, SCRIPTS, &[Fault::Evict, Fault::FailOver, Fault::MoveSlot, Fault::FillMemory]]

@@ -46,17 +46,12 @@ impl Servers {
     pub(crate) async fn start(kind: Kind, seed: u64) -> Servers {
         let others = !loses_data(seed);
         let persistent = RedisOptions { persistent: true, ..RedisOptions::default() };
+        let clocked = RedisOptions { clock: true, ..persistent.clone() };
         match kind {
             Kind::Memory => Servers::Memory,
             Kind::Sqlite => Servers::File(Room::new()),
-            Kind::Redis => {
-                let options = RedisOptions { clock: others, ..persistent };
-                Servers::Redis(vec![Redis::start_with(&options).await.unwrap()])
-            }
-            Kind::Redlock => {
-                let options = RedisOptions { clock: true, ..persistent };
-                Servers::Redis(Redis::start_many_with(5, &options).await.unwrap())
-            }
+            Kind::Redis => Servers::Redis(vec![Redis::start_with(&clocked).await.unwrap()]),
+            Kind::Redlock => Servers::Redis(Redis::start_many_with(5, &clocked).await.unwrap()),
             Kind::Etcd | Kind::EtcdCluster => of_etcd(kind, others).await,
             Kind::ZooKeeper => Servers::ZooKeeper(ZooKeeper::start().await.unwrap()),
             Kind::Ensemble => {
@@ -71,7 +66,8 @@ impl Servers {
             }
             Kind::Postgres | Kind::PgBouncer => {
                 // No machine is switched off here.
-                let options = PostgresOptions { clock: others, ..PostgresOptions::default() }.set("fsync", "off");
+                let options =
+                    PostgresOptions { clock: kind == Kind::Postgres, ..PostgresOptions::default() }.set("fsync", "off");
                 let server = Postgres::start_with(&options).await.unwrap();
                 let pooler =
                     if kind == Kind::PgBouncer { Some(PgBouncer::start(&server).await.unwrap()) } else { None };
