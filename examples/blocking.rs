@@ -11,7 +11,9 @@ use leasehold::Result;
 use leasehold::blocking::Store;
 
 fn main() -> Result<()> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "memory://".to_owned());
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "memory://".to_owned());
     let store = Store::open(leasehold::connect(url))?;
     let outcome = thread::scope(|threads| {
         let workers: Vec<_> = (1..=3)
@@ -22,7 +24,9 @@ fn main() -> Result<()> {
                 })
             })
             .collect();
-        workers.into_iter().try_for_each(|worker| worker.join().unwrap_or(Ok(())))
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().unwrap_or(Ok(())))
     });
     // What an error has left held is given back now, and not when its lease ends.
     store.close(Duration::from_secs(1))?;

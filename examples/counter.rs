@@ -33,7 +33,11 @@ async fn main() -> std::result::Result<(), Box<dyn Error>> {
     let begin = Instant::now();
     let mut working = JoinSet::new();
     for store in stores.iter().cycle().take(tasks) {
-        working.spawn(count(store.lock("examples/counter"), counter.clone(), increments));
+        working.spawn(count(
+            store.lock("examples/counter"),
+            counter.clone(),
+            increments,
+        ));
     }
     let mut greatest = FencingToken::new(0);
     while let Some(done) = working.join_next().await {
@@ -42,12 +46,22 @@ async fn main() -> std::result::Result<(), Box<dyn Error>> {
     let took = begin.elapsed();
 
     let (sum, expected) = (counter.load(Relaxed), tasks as u64 * increments);
-    println!("on {}: {tasks} tasks, {increments} increments each", stores[0].guarantees().store);
-    println!("sum {sum} of {expected}, in {:.3} s, greatest token {greatest}", took.as_secs_f64());
+    println!(
+        "on {}: {tasks} tasks, {increments} increments each",
+        stores[0].guarantees().store()
+    );
+    println!(
+        "sum {sum} of {expected}, in {:.3} s, greatest token {greatest}",
+        took.as_secs_f64()
+    );
     for store in stores {
         store.close(Duration::from_secs(1)).await?;
     }
-    if sum == expected { Ok(()) } else { Err("increments were lost".into()) }
+    if sum == expected {
+        Ok(())
+    } else {
+        Err("increments were lost".into())
+    }
 }
 
 /// Increments under the lock, in three steps between which others could come. Returns the last token.

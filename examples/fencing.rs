@@ -19,7 +19,10 @@ impl Row {
     fn write(&mut self, by: &impl Fenced, value: &str) -> std::result::Result<(), String> {
         let token = by.fencing_token();
         if token < self.seen {
-            return Err(format!("refused: token {token} is older than {}", self.seen));
+            return Err(format!(
+                "refused: token {token} is older than {}",
+                self.seen
+            ));
         }
         self.seen = token;
         self.value = value.to_owned();
@@ -31,9 +34,18 @@ impl Row {
 async fn main() -> Result<()> {
     let ttl = Duration::from_secs(10);
     let (memory, time) = Memory::with_virtual_time();
-    let alice = Store::new(memory.clone()).lock("row").ttl(ttl).label("alice");
-    let bob = Store::new(memory.another_client()).lock("row").ttl(ttl).label("bob");
-    let mut row = Row { seen: FencingToken::new(0), value: String::new() };
+    let alice = Store::new(memory.clone())
+        .lock("row")
+        .ttl(ttl)
+        .label("alice");
+    let bob = Store::new(memory.another_client())
+        .lock("row")
+        .ttl(ttl)
+        .label("bob");
+    let mut row = Row {
+        seen: FencingToken::new(0),
+        value: String::new(),
+    };
 
     let slow = alice.acquire().await?;
     println!("alice holds the lock, token {}", slow.fencing_token());
@@ -46,15 +58,24 @@ async fn main() -> Result<()> {
 
     let quick = bob.acquire().await?;
     let written = row.write(&quick, "bob's");
-    println!("bob holds the lock, token {}, and writes: {written:?}", quick.fencing_token());
+    println!(
+        "bob holds the lock, token {}, and writes: {written:?}",
+        quick.fencing_token()
+    );
 
     // Alice runs again. If she asked, she would know.
-    println!("alice runs again; her guard says valid: {}", slow.is_valid());
+    println!(
+        "alice runs again; her guard says valid: {}",
+        slow.is_valid()
+    );
     // But her write was already on its way. No lock can call it back: only the resource can tell.
     let late = row.write(&slow, "alice's");
     println!("alice's late write: {late:?}");
 
     println!("the row says {:?}", row.value);
-    assert!(late.is_err() && row.value == "bob's", "a stale write came through");
+    assert!(
+        late.is_err() && row.value == "bob's",
+        "a stale write came through"
+    );
     quick.release().await
 }

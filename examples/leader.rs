@@ -10,7 +10,12 @@ use leasehold::{Leader, Result};
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let store = leasehold::connect(std::env::args().nth(1).unwrap_or_else(|| "memory://".to_owned())).await?;
+    let store = leasehold::connect(
+        std::env::args()
+            .nth(1)
+            .unwrap_or_else(|| "memory://".to_owned()),
+    )
+    .await?;
     let election = store.election("examples/scheduler");
     let mut observer = election.observe().await?;
     println!("{}", shown(observer.current()));
@@ -27,8 +32,13 @@ async fn main() -> Result<()> {
     // The second stands by, and leads as soon as the first resigns, or dies.
     let second = tokio::spawn(election.campaign("10.0.0.2:7000"));
     first.resign().await?;
-    let second = second.await.map_err(|e| leasehold::Error::new(leasehold::ErrorKind::Internal, e.to_string()))??;
-    while observer.current().is_none_or(|leader| leader.token != second.fencing_token()) {
+    let second = second
+        .await
+        .map_err(|e| leasehold::Error::new(leasehold::ErrorKind::Internal, e.to_string()))??;
+    while observer
+        .current()
+        .is_none_or(|leader| leader.token != second.fencing_token())
+    {
         observer.changed().await?;
     }
     println!("{}", shown(observer.current()));

@@ -13,14 +13,23 @@ async fn main() -> Result<()> {
     // Another store is another URL: redis://localhost:6379, etcd://localhost:2379, zookeeper://localhost:2181.
     let store = leasehold::connect("memory://").await?.namespace("billing");
     // A recipe: nothing is sent yet.
-    let lock = store.lock(("orders", 42)).ttl(Duration::from_secs(10)).label("quickstart");
+    let lock = store
+        .lock(("orders", 42))
+        .ttl(Duration::from_secs(10))
+        .label("quickstart");
 
     // Waits until the lock is free. Bind the guard to a name: `let _ = …` would release at once.
     let guard = lock.acquire().await?;
-    println!("held: token {}, good for {:.1} s", guard.fencing_token(), guard.remaining().as_secs_f64());
+    println!(
+        "held: token {}, good for {:.1} s",
+        guard.fencing_token(),
+        guard.remaining().as_secs_f64()
+    );
 
     // A try now names the holder.
-    let Err(refusal) = lock.try_acquire().await else { unreachable!("the guard above still lives") };
+    let Err(refusal) = lock.try_acquire().await else {
+        unreachable!("the guard above still lives")
+    };
     println!("a second try: {}", refusal.into_contention()?);
 
     // The work, ended early if the lock is lost. The guard renews itself meanwhile.
@@ -40,7 +49,10 @@ async fn main() -> Result<()> {
     println!("written again, under the greater token {token}");
 
     // A job that should not run twice at a time.
-    match lock.try_run(async |held| write(held.fencing_token()).await).await? {
+    match lock
+        .try_run(async |held| write(held.fencing_token()).await)
+        .await?
+    {
         RunOutcome::Done(()) => println!("the job ran"),
         RunOutcome::Skipped(who) => println!("the job was skipped: {who}"),
     }

@@ -14,11 +14,17 @@ const NAME: &str = "examples/swap_stores";
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "memory://".to_owned());
+    let url = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "memory://".to_owned());
     // Two clients, as two machines would have. A memory store lives in one process, so there they share one.
     let ours = leasehold::connect(&url).await?;
-    let theirs = if url.starts_with("memory:") { ours.clone() } else { leasehold::connect(&url).await? };
-    println!("on {}", ours.guarantees().store);
+    let theirs = if url.starts_with("memory:") {
+        ours.clone()
+    } else {
+        leasehold::connect(&url).await?
+    };
+    println!("on {}", ours.guarantees().store());
     let alice = Arc::new(ours.lock(NAME).label("alice"));
     let bob = Arc::new(theirs.lock(NAME).label("bob"));
     let told = story(alice, bob, &ours).await;
@@ -29,12 +35,18 @@ async fn main() -> Result<()> {
 }
 
 /// Nothing in here depends on the store. `operator` is for what no holder does: looking on, and evicting.
-async fn story(alice: Arc<dyn DistributedLock>, bob: Arc<dyn DistributedLock>, operator: &Store) -> Result<()> {
+async fn story(
+    alice: Arc<dyn DistributedLock>,
+    bob: Arc<dyn DistributedLock>,
+    operator: &Store,
+) -> Result<()> {
     let first = alice.acquire().await?;
     let token = first.fencing_token();
     println!("1. alice holds the lock, token {token}");
 
-    let Err(refusal) = bob.try_acquire().await else { unreachable!("alice holds it") };
+    let Err(refusal) = bob.try_acquire().await else {
+        unreachable!("alice holds it")
+    };
     println!("2. bob tries, and is told: {}", refusal.into_contention()?);
 
     let hand_over = async {
@@ -53,13 +65,21 @@ async fn story(alice: Arc<dyn DistributedLock>, bob: Arc<dyn DistributedLock>, o
 
     // Only the hold with this very token is ended: never the next one by mistake.
     assert!(operator.evict(NAME, token).await?, "bob holds it");
-    println!("5. the operator evicts bob, who hears of it: {}", second.lost().await);
-    let Err(verdict) = second.release().await else { unreachable!("it was not his any more") };
+    println!(
+        "5. the operator evicts bob, who hears of it: {}",
+        second.lost().await
+    );
+    let Err(verdict) = second.release().await else {
+        unreachable!("it was not his any more")
+    };
     println!("6. bob's release says that he was not protected to the end: {verdict}");
 
     let third = alice.acquire().await?;
     assert!(third.fencing_token() > token, "also after an eviction");
-    println!("7. alice holds the lock again, token {}", third.fencing_token());
+    println!(
+        "7. alice holds the lock again, token {}",
+        third.fencing_token()
+    );
     let end = third.lost();
     third.release().await?;
     println!("8. her hold has ended: {}", end.await);

@@ -1,10 +1,10 @@
 //! A store over two stores, for a move from one to the other: of two backends, and of two URLs.
 
 use leasehold_bridge::Bridge;
-use leasehold_core::seam::Backend;
+use leasehold_core::backend::Backend;
 use leasehold_core::{Error, ErrorKind, Result};
 
-use crate::connect_backend;
+use crate::connect::connect as connect_to;
 
 /// Makes one store of two: it holds in both, so that a fleet moves from `old` to `new` by two rolling deploys.
 ///
@@ -26,8 +26,8 @@ use crate::connect_backend;
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> leasehold::Result<()> {
-/// let old = leasehold::connect_backend("memory://").await?;
-/// let new = leasehold::connect_backend("memory://").await?;
+/// let old = leasehold::connect("memory://").backend().await?;
+/// let new = leasehold::connect("memory://").backend().await?;
 /// let store = leasehold::Store::new(leasehold::bridge(old, new).await?);
 /// store.lock("orders/42").acquire().await?.release().await
 /// # }
@@ -38,7 +38,7 @@ pub async fn bridge(old: impl Backend, new: impl Backend) -> Result<Bridge> {
     Ok(bridge)
 }
 
-/// What `bridge+` stands before.
+/// Connects to the two stores whose URLs follow `bridge+`, and makes a bridge of them.
 pub(crate) async fn connect(urls: &str) -> Result<Bridge> {
     let urls: Vec<&str> = urls.split_whitespace().collect();
     let invalid = |text| Err(Error::new(ErrorKind::Invalid, text));
@@ -53,10 +53,14 @@ pub(crate) async fn connect(urls: &str) -> Result<Bridge> {
     if [old, new].iter().any(|url| url.starts_with(PREFIX)) {
         return invalid("a bridge is between two stores, neither of which is a bridge");
     }
-    let (old, new) = (Box::pin(connect_backend(old)).await, Box::pin(connect_backend(new)).await);
-    let names = |which: &str, e: Error| Error::new(e.kind(), format!("the {which} store: {e}")).with_source(e);
-    bridge(old.map_err(|e| names("old", e))?, new.map_err(|e| names("new", e))?).await
+    let old = Box::pin(connect_to(old).backend()).await;
+    let new = Box::pin(connect_to(new).backend()).await;
+    bridge(
+        old.map_err(|e| e.in_context("the old store"))?,
+        new.map_err(|e| e.in_context("the new store"))?,
+    )
+    .await
 }
 
-/// What stands before the URLs of two stores.
+/// The prefix of the URLs of two stores.
 pub(crate) const PREFIX: &str = "bridge+";

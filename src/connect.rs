@@ -1,9 +1,17 @@
-//! From a URL to a store: one arm per scheme, and honest words for the rest.
+//! Makes a store of a URL: one arm per scheme, and clear errors for the rest.
 
-use leasehold_core::seam::Backend;
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use leasehold_core::backend::Backend;
 use leasehold_core::{Error, ErrorKind, Result, Store};
 
 /// Connects to the store that `url` names.
+///
+/// It returns a [`Connect`], which is awaited for a [`Store`]. [`Connect::on_own_thread`] puts the client on a thread of its own,
+/// and [`Connect::backend`] connects without making a store. Nothing happens before it is awaited.
 ///
 /// | URL | feature |
 /// |---|---|
@@ -23,8 +31,8 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 /// and `key=file`, and `server_name=name` say whom to trust and what to show; each store's `Tls` documents them. PostgreSQL has the
 /// words of its own clients: `sslmode=verify-full`, `sslrootcert`, `sslcert`, `sslkey`.
 ///
-/// Each store's crate documents the parameters of its URL. For what a URL cannot say, make the store by its own type and pass
-/// it to [`Store::new`].
+/// Each store's crate documents the parameters of its URL. For settings that a URL cannot express,
+/// make the store by its own type and pass it to [`Store::new`].
 ///
 /// A server that is set up to forget locks, such as Redis with an eviction policy or PostgreSQL without `fsync`, is reported: by
 /// events of level `WARN`, and in [`Guarantees::warnings`](crate::Guarantees::warnings).
@@ -34,6 +42,7 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 /// - [`Invalid`](ErrorKind::Invalid): the text is no URL of a known scheme.
 /// - [`Unsupported`](ErrorKind::Unsupported): the feature of a known scheme is off; the message names it. Or the server is
 ///   too old, or of a kind that the store does not support; or it is `sqlite://` on a system that is not Linux.
+/// - [`NoRuntime`](ErrorKind::NoRuntime): the store needs a tokio runtime, and none is running here.
 /// - [`Unavailable`](ErrorKind::Unavailable), [`Denied`](ErrorKind::Denied): the server cannot be reached within a few
 ///   seconds, or refuses the credentials; with TLS also, a certificate is refused, here or there.
 ///
@@ -54,65 +63,132 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 /// store.guarantees().require_fencing(Fencing::WhileDataLives)?;
 /// # Ok(()) }
 /// ```
-pub async fn connect(url: impl AsRef<str>) -> Result<Store> {
-    Ok(Store::new(connect_backend(url).await?))
+pub fn connect(url: impl AsRef<str>) -> Connect {
+    Connect {
+        url: url.as_ref().trim().to_owned(),
+        on_own_thread: false,
+    }
 }
 
-/// Connects to the store that `url` names, with the client on a thread and a runtime of its own.
-///
-/// For programs whose runtime may be blocked for longer than a lease: renewals go on there. See [`Store::on_own_thread`] for
-/// what it costs.
+/// A connection to be made, from [`connect`]: awaited, it is a [`Store`].
 ///
 /// # Errors
 ///
-/// As [`connect`]; [`Internal`](ErrorKind::Internal) if the thread cannot be started.
+/// Those of [`connect`], when it is awaited.
 ///
 /// # Cancel safety
 ///
-/// As [`connect`].
-///
-/// # Examples
-///
-/// ```no_run
-/// # #[tokio::main] async fn main() -> leasehold::Result<()> {
-/// use std::time::Duration;
-///
-/// let store = leasehold::connect_on_own_thread("memory://").await?.ttl(Duration::from_secs(2));
-/// let guard = store.lock("report").acquire().await?;
-/// std::thread::sleep(Duration::from_secs(10)); // blocks this runtime for longer than the lease
-/// assert!(guard.is_valid());
-/// # Ok(()) }
-/// ```
-pub async fn connect_on_own_thread(url: impl AsRef<str>) -> Result<Store> {
-    let url = url.as_ref().to_owned();
-    Store::on_own_thread(Box::pin(connect_backend(url))).await
-}
-
-/// Connects to the store that `url` names, and returns its [`Backend`] instead of a [`Store`].
-///
-/// For programs that wrap the backend, for example to count or to delay requests, before they pass it to [`Store::new`].
-///
-/// # Errors
-///
-/// As [`connect`].
-///
-/// # Cancel safety
-///
-/// As [`connect`].
+/// If the future is dropped, the connection is closed. No lock is left in the store.
 ///
 /// # Examples
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> leasehold::Result<()> {
-/// let backend = leasehold::connect_backend("memory://").await?;
-/// let store = leasehold::Store::new(backend);
-/// # drop(store); Ok(()) }
+/// let here = leasehold::connect("memory://").await?;
+/// let there = leasehold::connect("memory://").on_own_thread().await?;
+/// let backend = leasehold::connect("memory://").backend().await?;
+/// # drop((here, there, backend)); Ok(()) }
 /// ```
-pub async fn connect_backend(url: impl AsRef<str>) -> Result<Box<dyn Backend>> {
-    let url = url.as_ref().trim();
+#[must_use = "nothing is connected unless it is awaited"]
+#[derive(Clone)]
+pub struct Connect {
+    url: String,
+    on_own_thread: bool,
+}
+
+impl Connect {
+    /// Puts the client on a thread and a runtime of its own.
+    ///
+    /// For programs whose runtime may be blocked for longer than a lease: renewals go on there. See [`Store::on_own_thread`] for
+    /// what it costs.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`]; [`Unavailable`](ErrorKind::Unavailable) if the thread cannot be started.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`connect`]: the thread ends.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # #[tokio::main] async fn main() -> leasehold::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let store = leasehold::connect("memory://").on_own_thread().await?.ttl(Duration::from_secs(2));
+    /// let guard = store.lock("report").acquire().await?;
+    /// std::thread::sleep(Duration::from_secs(10)); // blocks this runtime for longer than the lease
+    /// assert!(guard.is_valid());
+    /// # Ok(()) }
+    /// ```
+    pub fn on_own_thread(mut self) -> Connect {
+        self.on_own_thread = true;
+        self
+    }
+
+    /// Connects, and returns the store's [`Backend`] instead of a [`Store`].
+    ///
+    /// For programs that wrap the backend, for example to count or to delay requests, before they pass it to [`Store::new`].
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`]. [`Invalid`](ErrorKind::Invalid) after [`on_own_thread`](Connect::on_own_thread): the thread is the store's,
+    /// so pass this future to [`Store::on_own_thread`] instead.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`connect`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main] async fn main() -> leasehold::Result<()> {
+    /// let backend = leasehold::connect("memory://").backend().await?;
+    /// let store = leasehold::Store::new(backend);
+    /// # drop(store); Ok(()) }
+    /// ```
+    pub async fn backend(self) -> Result<Arc<dyn Backend>> {
+        if self.on_own_thread {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "a backend has no thread of its own: pass it to Store::on_own_thread",
+            ));
+        }
+        backend(&self.url).await
+    }
+}
+
+impl IntoFuture for Connect {
+    type Output = Result<Store>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Result<Store>> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let Connect { url, on_own_thread } = self;
+            if on_own_thread {
+                Store::on_own_thread(Box::pin(async move { backend(&url).await })).await
+            } else {
+                backend(&url).await.map(Store::new)
+            }
+        })
+    }
+}
+
+/// It shows no part of the URL, which may contain credentials.
+impl fmt::Debug for Connect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connect")
+            .field("on_own_thread", &self.on_own_thread)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Connects to the store that `url` names.
+async fn backend(url: &str) -> Result<Arc<dyn Backend>> {
     if let Some(_urls) = url.strip_prefix("bridge+") {
         #[cfg(feature = "bridge")]
-        return Ok(Box::new(crate::bridge::connect(_urls).await?));
+        return Ok(Arc::new(crate::bridge::connect(_urls).await?));
         #[cfg(not(feature = "bridge"))]
         return Err(Error::new(
             ErrorKind::Unsupported,
@@ -120,8 +196,14 @@ pub async fn connect_backend(url: impl AsRef<str>) -> Result<Box<dyn Backend>> {
         ));
     }
     // Credentials before the scheme are not shown.
-    let is_scheme = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+');
-    let Some((scheme, _)) = url.split_once("://").filter(|(scheme, _)| is_scheme(scheme)) else {
+    let is_scheme = |text: &str| {
+        text.bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'+')
+    };
+    let Some((scheme, _)) = url
+        .split_once("://")
+        .filter(|(scheme, _)| is_scheme(scheme))
+    else {
         return Err(Error::new(
             ErrorKind::Invalid,
             "a store's URL begins with its scheme, as in redis://localhost:6379",
@@ -130,7 +212,7 @@ pub async fn connect_backend(url: impl AsRef<str>) -> Result<Box<dyn Backend>> {
     macro_rules! connect {
         ($feature:literal, $store:path) => {{
             #[cfg(feature = $feature)]
-            return Ok(Box::new(<$store>::connect(url).await?));
+            return Ok(Arc::new(<$store>::connect(url).await?));
             #[cfg(not(feature = $feature))]
             return Err(Error::new(
                 ErrorKind::Unsupported,
@@ -145,22 +227,27 @@ pub async fn connect_backend(url: impl AsRef<str>) -> Result<Box<dyn Backend>> {
     }
     match scheme {
         "memory" => connect!("memory", leasehold_memory::Memory),
-        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" => {
+        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
+        | "rediss+cluster" => {
             connect!("redis", leasehold_redis::Redis)
         }
-        "redlock" | "redlocks" => connect!("redlock", leasehold_redlock::Redlock),
+        "redlock" | "redlocks" => connect!("redlock", leasehold_redis::redlock::Redlock),
         "etcd" | "etcds" => connect!("etcd", leasehold_etcd::Etcd),
         "zookeeper" | "zookeepers" => connect!("zookeeper", leasehold_zookeeper::ZooKeeper),
         "postgres" | "postgresql" => connect!("postgres", leasehold_postgres::Postgres),
         #[cfg(any(not(feature = "sqlite"), target_os = "linux"))]
         "sqlite" => connect!("sqlite", leasehold_sqlite::Sqlite),
         #[cfg(all(feature = "sqlite", not(target_os = "linux")))]
-        "sqlite" => {
-            Err(Error::new(ErrorKind::Unsupported, "sqlite:// needs Linux: CLOCK_BOOTTIME, boot ids and /proc"))
-        }
+        "sqlite" => Err(Error::new(
+            ErrorKind::Unsupported,
+            "sqlite:// needs Linux: CLOCK_BOOTTIME, boot ids and /proc",
+        )),
         _ => {
             let known = "memory, sqlite, postgres, redis, redis+cluster, redlock, etcd, zookeeper";
-            Err(Error::new(ErrorKind::Invalid, format!("unknown scheme {scheme:?}; the known ones are {known}")))
+            Err(Error::new(
+                ErrorKind::Invalid,
+                format!("unknown scheme {scheme:?}; the known ones are {known}"),
+            ))
         }
     }
 }

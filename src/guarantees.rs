@@ -1,4 +1,5 @@
-//! What is promised, by which store, by what limit, and for how long: the pages of `docs/`, in the version of this crate.
+//! The promises of each store, their limits and their duration: the pages of `docs/`, in the
+//! version of this crate.
 //!
 //! [memory]: self::memory
 //! [SQLite]: self::sqlite

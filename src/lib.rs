@@ -13,13 +13,14 @@
 //! - Primitives: [`Store::lock`], [`Store::rw_lock`], [`Store::semaphore`], [`Store::election`], [`Store::multi_lock`].
 //! - Each guard has a [fencing token](FencingToken), renews itself, and reports its loss *before* another client can hold the
 //!   lock ([`Guard::lost`], [`Guard::is_valid`]).
-//! - Code without async uses [`blocking`]; a store of your own implements [`seam::Backend`].
+//! - Code without async uses [`blocking`]; a store of your own implements [`backend::Backend`].
 //!
 //! # What a lock cannot do
 //!
-//! A holder can be paused at any point, and a packet can be late. No lock can stop what a paused holder has already sent. The
-//! token at the resource can: send it with each write, and let the resource refuse smaller ones. What each store promises under
-//! which faults is in [`guarantees`], and as data in [`Store::guarantees`].
+//! A holder can be paused at any point, and a packet can be late. No lock can stop what a paused
+//! holder has already sent. The token at the resource can: send it with each write, and let the
+//! resource refuse smaller ones. The promises of each store under each fault are in [`guarantees`],
+//! and as data in [`Store::guarantees`].
 //!
 //! **A program that returns from `main` with a guard alive leaves the lock taken until its TTL has passed**: the runtime ends
 //! before anything in the background is sent. End with [`Guard::release`] or [`Store::close`].
@@ -32,9 +33,13 @@
 //!
 //! # Features
 //!
-//! Each store is a feature: `memory` (default), `redis`, `redlock`, `etcd`, `zookeeper`, `postgres`, `sqlite`. A feature adds a store and its
-//! URL scheme, and changes nothing else. `bridge` adds a store over two of them, for a move from one to the other. `tls` adds TLS to those of them that have it (it needs a C compiler to build), `sasl` accounts of ZooKeeper's servers. `sqlite` builds everywhere and works on Linux: elsewhere [`connect`] returns
-//! [`Unsupported`](ErrorKind::Unsupported). `etcd` needs `protoc` to build (Debian: `protobuf-compiler`).
+//! Each store is a feature: `memory` (default), `redis`, `redlock`, `etcd`, `zookeeper`,
+//! `postgres`, `sqlite`. A feature adds a store and its URL scheme, and changes nothing else.
+//! `bridge` adds a store over two of them, for a move from one to the other. `tls` adds TLS to the
+//! stores that support it (it needs a C compiler to build), and `sasl` adds accounts of ZooKeeper's
+//! servers. `sqlite` builds everywhere and works on Linux: elsewhere [`connect`] returns
+//! [`Unsupported`](ErrorKind::Unsupported). `etcd` needs `protoc` to build (Debian:
+//! `protobuf-compiler`).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -45,22 +50,20 @@ pub mod guarantees;
 
 #[cfg(feature = "bridge")]
 pub use bridge::bridge;
-pub use connect::{connect, connect_backend, connect_on_own_thread};
+pub use connect::{Connect, connect};
 pub use leasehold_core::{
-    Acquire, Contention, DEFAULT_TTL, DistributedLock, Election, Error, ErrorKind, Fairness, FenceGate, Fenced,
-    Fencing, FencingToken, Guarantees, Guard, Held, Leader, Leadership, Lease, Lock, LockQueue, Loss, Lost,
-    MAX_LABEL_BYTES, MAX_NAME_BYTES, MAX_TTL, MAX_VALUE_BYTES, MultiGuard, MultiLock, Name, Observer, Options, Owner,
-    Participant, Raises, Result, RunOutcome, RwLock, Semaphore, Stale, Store,
+    Acquire, Contention, DEFAULT_TTL, DistributedLock, Election, Error, ErrorKind, Fairness,
+    FenceGate, Fenced, Fencing, FencingToken, Guarantees, Guard, Held, Leader, Leadership, Lease,
+    Lock, LockQueue, Loss, Lost, MAX_LABEL_BYTES, MAX_NAME_BYTES, MAX_TTL, MAX_VALUE_BYTES,
+    MultiGuard, MultiLock, Name, Observer, Options, Owner, Participant, Result, RunOutcome, RwLock,
+    Semaphore, Stale, Store, TestHold,
 };
 
 /// For code without async: a store behind a thread of its own.
 pub use leasehold_core::blocking;
 
-/// For authors of stores: the trait, what crosses it, and the rules they share.
-pub use leasehold_core::seam;
-
-/// For authors of stores: what is true of no lock, such as the grammar of store URLs.
-pub use leasehold_core::support;
+/// For authors of stores: the trait, the types of its calls, and the rules that stores share.
+pub use leasehold_core::backend;
 
 /// Locks among the tasks of one process, with virtual time for tests.
 #[cfg(feature = "memory")]
@@ -72,7 +75,7 @@ pub use leasehold_redis as redis;
 
 /// Locks on a majority of several independent Redis servers.
 #[cfg(feature = "redlock")]
-pub use leasehold_redlock as redlock;
+pub use leasehold_redis::redlock;
 
 /// Locks in an etcd cluster.
 #[cfg(feature = "etcd")]
@@ -92,7 +95,7 @@ pub use leasehold_sqlite as sqlite;
 
 /// Two stores as one, for a move from one to the other.
 #[cfg(feature = "bridge")]
-pub use leasehold_bridge::Bridge;
+pub use leasehold_bridge::{Bridge, InStage, Stage};
 
 /// Compiles and runs the code of the README.
 #[cfg(doctest)]

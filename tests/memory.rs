@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use leasehold::backend::{Backend, async_trait};
 use leasehold::memory::Memory;
-use leasehold::seam::{Backend, async_trait};
 use leasehold::{Fenced, Result};
 use leasehold_conformance::{Capabilities, FencedResource, Harness, Link, Need};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
@@ -34,8 +34,20 @@ impl Harness for World {
 
     fn capabilities(&self) -> Capabilities {
         use Need::{Contents, DeleteHolder, Fence, Footprint, Heap, Link, Private, PushedWake};
-        let able = [Private, Link, Fence, DeleteHolder, Footprint, Contents, Heap, PushedWake];
-        Capabilities::new(&able, "a store in memory has no server, no other tools and nothing that survives it")
+        let able = [
+            Private,
+            Link,
+            Fence,
+            DeleteHolder,
+            Footprint,
+            Contents,
+            Heap,
+            PushedWake,
+        ];
+        Capabilities::new(
+            &able,
+            "a store in memory has no server, no other tools and nothing that survives it",
+        )
     }
 
     async fn private(&self) -> Arc<dyn Harness> {
@@ -49,7 +61,10 @@ impl Harness for World {
 
     async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {
         let client = self.0.another_client();
-        (Arc::new(client.clone()), Arc::new(Counter(client, AtomicU64::new(0))))
+        (
+            Arc::new(client.clone()),
+            Arc::new(Counter(client, AtomicU64::new(0))),
+        )
     }
 
     async fn delete_holder(&self, full_name: &str) {
@@ -80,7 +95,11 @@ struct Counter(Memory, AtomicU64);
 #[async_trait]
 impl FencedResource for Counter {
     async fn write(&self, by: &dyn Fenced) -> Result<bool> {
-        Ok(self.0.while_held(by, || self.1.fetch_add(1, Ordering::Relaxed)).is_some())
+        by.check_condition()?;
+        Ok(self
+            .0
+            .while_held(by, || self.1.fetch_add(1, Ordering::Relaxed))
+            .is_some())
     }
 
     async fn written(&self) -> u64 {

@@ -13,7 +13,12 @@ pub struct Beside(Vec<Child>);
 impl Beside {
     pub fn start(count: usize) -> io::Result<Beside> {
         let program = env::current_exe()?;
-        let spin = |_| Command::new(&program).arg(WORD).stdin(Stdio::piped()).spawn();
+        let spin = |_| {
+            Command::new(&program)
+                .arg(WORD)
+                .stdin(Stdio::piped())
+                .spawn()
+        };
         Ok(Beside((0..count).map(spin).collect::<io::Result<_>>()?))
     }
 }

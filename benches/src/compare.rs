@@ -43,7 +43,10 @@ pub fn read(words: &[&str]) -> Result<Vec<Run>> {
         for more in reports {
             report.take(more?);
         }
-        Ok(Run { name: name.into(), report })
+        Ok(Run {
+            name: name.into(),
+            report,
+        })
     });
     runs.collect()
 }
@@ -53,7 +56,10 @@ pub fn list(runs: &[Run]) -> String {
     let line = |Run { name, report }: &Run| {
         let (machine, beside) = (&report.machine, report.plan.beside);
         let (load, end) = (&machine.load_before, &machine.load_after);
-        format!("- **{name}**: {}, {}; load {load}, then {end}; busy loops: {beside}\n", machine.date, machine.commit)
+        format!(
+            "- **{name}**: {}, {}; load {load}, then {end}; busy loops: {beside}\n",
+            machine.date, machine.commit
+        )
     };
     runs.iter().map(line).collect()
 }
@@ -69,7 +75,13 @@ pub fn goals(runs: &[Run]) -> std::result::Result<String, fmt::Error> {
     writeln!(text, "| What | Goal | {names} |\n|---|---|{rules}")?;
     for goal in GOALS {
         let cells: Vec<String> = runs.iter().map(|run| aimed(goal, &run.report)).collect();
-        writeln!(text, "| {} | {} | {} |", goal.title, goal.aim(), cells.join(" | "))?;
+        writeln!(
+            text,
+            "| {} | {} | {} |",
+            goal.title,
+            goal.aim(),
+            cells.join(" | ")
+        )?;
     }
     Ok(text)
 }
@@ -77,17 +89,34 @@ pub fn goals(runs: &[Run]) -> std::result::Result<String, fmt::Error> {
 /// All rows, a line for each figure that they are about.
 pub fn rows(runs: &[Run]) -> std::result::Result<String, fmt::Error> {
     let ((names, rules), mut text) = (heads(runs), String::new());
-    writeln!(text, "| Row | Store | Figure | {names} |\n|---|---|---|{rules}")?;
+    writeln!(
+        text,
+        "| Row | Store | Figure | {names} |\n|---|---|---|{rules}"
+    )?;
     for (row, store) in in_order(runs) {
-        let tables: Vec<Option<&Table>> = runs.iter().map(|run| run.report.table(row, store)).collect();
-        let heads = tables.iter().flatten().flat_map(|table| table.heads.iter().copied());
+        let tables: Vec<Option<&Table>> = runs
+            .iter()
+            .map(|run| run.report.table(row, store))
+            .collect();
+        let heads = tables
+            .iter()
+            .flatten()
+            .flat_map(|table| table.heads.iter().copied());
         let is_there = |metric: &Metric| tables.iter().flatten().any(|table| table.has(*metric));
         let heads: BTreeSet<Metric> = heads.filter(is_there).collect();
         for metric in heads {
-            let cell =
-                |table: &Option<&Table>| table.and_then(Table::own).map_or("–".into(), |own| shown(metric, own));
+            let cell = |table: &Option<&Table>| {
+                table
+                    .and_then(Table::own)
+                    .map_or("–".into(), |own| shown(metric, own))
+            };
             let cells: Vec<String> = tables.iter().map(cell).collect();
-            writeln!(text, "| {row} | {store} | {} | {} |", metric.title(), cells.join(" | "))?;
+            writeln!(
+                text,
+                "| {row} | {store} | {} | {} |",
+                metric.title(),
+                cells.join(" | ")
+            )?;
         }
     }
     Ok(text)
@@ -95,7 +124,9 @@ pub fn rows(runs: &[Run]) -> std::result::Result<String, fmt::Error> {
 
 /// Whether it was measured, and is not reached.
 pub fn misses(goal: &Goal, report: &Report) -> bool {
-    goal.of(report).and_then(|spread| goal.is_met(spread.median)) == Some(false)
+    goal.of(report)
+        .and_then(|spread| goal.is_met(spread.median))
+        == Some(false)
 }
 
 /// Those of any run, in the order of the first that has them.
@@ -111,13 +142,19 @@ fn in_order(runs: &[Run]) -> Vec<(&str, Store)> {
 }
 
 fn aimed(goal: &Goal, report: &Report) -> String {
-    let Some(spread) = goal.of(report) else { return "–".into() };
+    let Some(spread) = goal.of(report) else {
+        return "–".into();
+    };
     let sign = match goal.is_met(spread.median) {
         Some(true) => " ✓",
         Some(false) => " ✗",
         None => "",
     };
-    let (value, least, most) = (goal.shown(spread.median), goal.bare(spread.least), goal.bare(spread.most));
+    let (value, least, most) = (
+        goal.shown(spread.median),
+        goal.bare(spread.least),
+        goal.bare(spread.most),
+    );
     match least == most {
         true => format!("{value}{sign}"),
         false => format!("{value} ({least}–{most}){sign}"),
@@ -128,6 +165,10 @@ impl Goal {
     /// Without the unit of a ratio, which stands before it already.
     fn bare(&self, value: f64) -> String {
         let shown = self.shown(value);
-        if shown.ends_with('×') { digits(value) } else { shown }
+        if shown.ends_with('×') {
+            digits(value)
+        } else {
+            shown
+        }
     }
 }

@@ -39,9 +39,21 @@ pub enum Answer {
 impl Driver {
     /// Starts it, and waits until it is ready. It is killed when this is dropped.
     pub async fn start(mut command: Command) -> Result<Driver> {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
-        let (questions, answers) = child.stdin.take().zip(child.stdout.take()).ok_or("no pipes")?;
-        let mut driver = Driver { child, questions, answers: BufReader::new(answers).lines() };
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let (questions, answers) = child
+            .stdin
+            .take()
+            .zip(child.stdout.take())
+            .ok_or("no pipes")?;
+        let mut driver = Driver {
+            child,
+            questions,
+            answers: BufReader::new(answers).lines(),
+        };
         match timeout(START, driver.answers.next_line()).await?? {
             Some(line) if line == "ready" => Ok(driver),
             line => Err(format!("it began with {line:?}").into()),
@@ -51,15 +63,21 @@ impl Driver {
     pub async fn ask(&mut self, question: &str) -> Result<Done> {
         let process = self.child.id().ok_or("it is gone")?;
         let before = processes::cpu(process)?;
-        self.questions.write_all(format!("{question}\n").as_bytes()).await?;
+        self.questions
+            .write_all(format!("{question}\n").as_bytes())
+            .await?;
         self.questions.flush().await?;
         let line = self.answers.next_line().await?.ok_or("it has ended")?;
         let used = processes::cpu(process)?.saturating_sub(before);
         match serde_json::from_str(&line)? {
             Answer::Failed { error } => Err(error.into()),
             Answer::Done(mut done) => {
-                done.figures.insert(Metric::ClientCpu, used.as_nanos() as f64 / done.operations);
-                Ok(Done { elsewhere: true, ..done })
+                done.figures
+                    .insert(Metric::ClientCpu, used.as_nanos() as f64 / done.operations);
+                Ok(Done {
+                    elsewhere: true,
+                    ..done
+                })
             }
         }
     }
@@ -69,7 +87,11 @@ impl Driver {
         let (driver, question): (_, Arc<str>) = (Arc::new(Mutex::new(self)), question.into());
         Contender::new(label, move |meter| {
             let (driver, question) = (driver.clone(), question.clone());
-            async move { meter.around(async { driver.lock().await.ask(&question).await }).await }
+            async move {
+                meter
+                    .around(async { driver.lock().await.ask(&question).await })
+                    .await
+            }
         })
     }
 }

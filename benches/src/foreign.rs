@@ -12,7 +12,14 @@ use crate::servers::Server;
 use crate::subject::Result;
 
 /// What they send to Redis.
-const SENDS: &[&str] = &["set", "evalsha", "eval", "hello", "script|load", "client|setinfo"];
+const SENDS: &[&str] = &[
+    "set",
+    "evalsha",
+    "eval",
+    "hello",
+    "script|load",
+    "client|setinfo",
+];
 /// Debian's.
 const JAVA: &str = "/usr/share/java";
 const GO: &str = "/usr/share/gocode";
@@ -47,10 +54,15 @@ pub async fn contenders(server: &Server, question: &str) -> Result<Vec<Contender
         fs::write(folder.path().join(name), text)?;
     }
     let programs = match server {
-        Server::Redis(nodes) if nodes.len() == 1 => vec![("redis-py", python("redis", nodes[0].addr(), &folder).await)],
+        Server::Redis(nodes) if nodes.len() == 1 => {
+            vec![("redis-py", python("redis", nodes[0].addr(), &folder).await)]
+        }
         Server::Etcd(etcd) => vec![("Go's concurrency", go(etcd.addr(), &folder).await)],
         Server::ZooKeeper(server) => {
-            vec![("Curator", java(server.addr(), &folder)), ("kazoo", python("kazoo", server.addr(), &folder).await)]
+            vec![
+                ("Curator", java(server.addr(), &folder)),
+                ("kazoo", python("kazoo", server.addr(), &folder).await),
+            ]
         }
         _ => Vec::new(),
     };
@@ -75,7 +87,9 @@ async fn python(module: &str, addr: &str, folder: &TempDir) -> Program {
     let program = std::env::var("LEASEHOLD_PYTHON").unwrap_or_else(|_| "/usr/bin/python3".into());
     succeeds(Command::new(&program).args(["-c", &format!("import {module}")])).await?;
     let mut command = Command::new(program);
-    command.arg(folder.path().join("locks.py")).args([module, addr]);
+    command
+        .arg(folder.path().join("locks.py"))
+        .args([module, addr]);
     Ok(command)
 }
 
@@ -85,7 +99,10 @@ fn java(addr: &str, folder: &TempDir) -> Program {
         return Err(format!("there is no {missing}"));
     }
     let mut command = Command::new("java");
-    command.args(["-cp", &jars.join(":")]).arg(folder.path().join("Curator.java")).arg(addr);
+    command
+        .args(["-cp", &jars.join(":")])
+        .arg(folder.path().join("Curator.java"))
+        .arg(addr);
     Ok(command)
 }
 
@@ -93,7 +110,11 @@ async fn go(addr: &str, folder: &TempDir) -> Program {
     let program = folder.path().join("driver");
     let libraries = std::env::var("LEASEHOLD_GOPATH").unwrap_or_else(|_| GO.into());
     let mut build = Command::new("go");
-    build.args(["build", "-o"]).arg(&program).arg("etcd.go").current_dir(folder.path());
+    build
+        .args(["build", "-o"])
+        .arg(&program)
+        .arg("etcd.go")
+        .current_dir(folder.path());
     succeeds(build.env("GO111MODULE", "off").env("GOPATH", libraries)).await?;
     let mut command = Command::new(program);
     command.arg(addr);
@@ -101,11 +122,21 @@ async fn go(addr: &str, folder: &TempDir) -> Program {
 }
 
 async fn succeeds(command: &mut Command) -> std::result::Result<(), String> {
-    let shown = command.as_std().get_program().to_string_lossy().into_owned();
-    let output = command.output().await.map_err(|e| format!("{shown}: {e}"))?;
+    let shown = command
+        .as_std()
+        .get_program()
+        .to_string_lossy()
+        .into_owned();
+    let output = command
+        .output()
+        .await
+        .map_err(|e| format!("{shown}: {e}"))?;
     let error = String::from_utf8_lossy(&output.stderr);
     match output.status.success() {
         true => Ok(()),
-        false => Err(format!("{shown}: {}", error.trim().lines().last().unwrap_or_default())),
+        false => Err(format!(
+            "{shown}: {}",
+            error.trim().lines().last().unwrap_or_default()
+        )),
     }
 }

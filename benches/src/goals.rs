@@ -39,12 +39,30 @@ pub struct Goal {
     aim: Aim,
 }
 
-const fn goal(title: &'static str, row: &'static str, store: Store, metric: Metric, read: Read, aim: Aim) -> Goal {
-    Goal { title, row, store, metric, read, aim, whose: None }
+const fn goal(
+    title: &'static str,
+    row: &'static str,
+    store: Store,
+    metric: Metric,
+    read: Read,
+    aim: Aim,
+) -> Goal {
+    Goal {
+        title,
+        row,
+        store,
+        metric,
+        read,
+        aim,
+        whose: None,
+    }
 }
 
 const fn of(whose: &'static str, goal: Goal) -> Goal {
-    Goal { whose: Some(whose), ..goal }
+    Goal {
+        whose: Some(whose),
+        ..goal
+    }
 }
 
 use Aim::{AtLeast, AtMost};

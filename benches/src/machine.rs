@@ -41,8 +41,10 @@ impl Machine {
         Machine {
             date: said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
             // What was built; what is checked out may be newer.
-            commit: option_env!("LEASEHOLD_COMMIT")
-                .map_or_else(|| said("git", &["describe", "--always", "--dirty"]), Into::into),
+            commit: option_env!("LEASEHOLD_COMMIT").map_or_else(
+                || said("git", &["describe", "--always", "--dirty"]),
+                Into::into,
+            ),
             processor: field("/proc/cpuinfo", "model name"),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             memory: field("/proc/meminfo", "MemTotal"),
@@ -65,7 +67,9 @@ fn locked() -> BTreeMap<String, String> {
         let mut lines = package.trim_start().lines();
         Some((value(lines.next()?), value(lines.next()?)))
     });
-    packages.filter(|(name, _)| CRATES.contains(&&**name)).collect()
+    packages
+        .filter(|(name, _)| CRATES.contains(&&**name))
+        .collect()
 }
 
 fn load() -> String {
@@ -76,12 +80,15 @@ fn load() -> String {
 fn field(file: &str, name: &str) -> String {
     let text = fs::read_to_string(file).unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with(name));
-    line.and_then(|line| line.split_once(':')).map_or("unknown".into(), |(_, value)| value.trim().into())
+    line.and_then(|line| line.split_once(':'))
+        .map_or("unknown".into(), |(_, value)| value.trim().into())
 }
 
 fn said(program: &str, words: &[&str]) -> String {
     match Command::new(program).args(words).output() {
-        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).trim().into(),
+        Ok(output) if output.status.success() => {
+            String::from_utf8_lossy(&output.stdout).trim().into()
+        }
         _ => "unknown".into(),
     }
 }

@@ -34,7 +34,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::{env, fs};
 
-use leasehold::seam::Moment;
+use leasehold::backend::Moment;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
 use beside::Beside;
@@ -68,20 +68,35 @@ fn folder() -> PathBuf {
 }
 
 async fn measure(plan: Plan) -> Result<()> {
-    let mut report = Report { machine: Machine::here(), plan, tables: Vec::new(), failures: Vec::new() };
+    let mut report = Report {
+        machine: Machine::here(),
+        plan,
+        tables: Vec::new(),
+        failures: Vec::new(),
+    };
     let (begin, mut servers) = (Moment::now(), BTreeMap::new());
     let beside = Beside::start(report.plan.beside)?;
     for row in rows::ALL {
-        for &store in row.stores().iter().filter(|store| report.plan.wants(row.name(), **store)) {
+        for &store in row
+            .stores()
+            .iter()
+            .filter(|store| report.plan.wants(row.name(), **store))
+        {
             let elapsed = Moment::now().since(begin);
             eprintln!("{:4} s: {}, {store}", elapsed.as_secs(), row.name());
             if elapsed > report.plan.limit() {
-                report.failures.push(format!("{}, {store}: not begun after {} s", row.name(), elapsed.as_secs()));
+                report.failures.push(format!(
+                    "{}, {store}: not begun after {} s",
+                    row.name(),
+                    elapsed.as_secs()
+                ));
                 continue;
             }
             match table(row, store, &report.plan, &mut servers).await {
                 Ok(table) => report.tables.push(table),
-                Err(e) => report.failures.push(format!("{}, {store}: {e}", row.name())),
+                Err(e) => report
+                    .failures
+                    .push(format!("{}, {store}: {e}", row.name())),
             }
         }
     }
@@ -89,10 +104,17 @@ async fn measure(plan: Plan) -> Result<()> {
     drop(beside);
     report.write(&folder())?;
     for (of, plot) in plots::curves(&report) {
-        fs::write(folder().join(format!("{}-{of}.svg", report.plan.name())), plot)?;
+        fs::write(
+            folder().join(format!("{}-{of}.svg", report.plan.name())),
+            plot,
+        )?;
     }
     println!("{report}");
-    eprintln!("{:4} s: written to {}", Moment::now().since(begin).as_secs(), folder().display());
+    eprintln!(
+        "{:4} s: written to {}",
+        Moment::now().since(begin).as_secs(),
+        folder().display()
+    );
     match report.failed() {
         0 => Ok(()),
         failed => Err(format!("{failed} failures, which the report names").into()),
@@ -100,17 +122,50 @@ async fn measure(plan: Plan) -> Result<()> {
 }
 
 /// A server is started for the first row that asks it, and kept for the others: those that compile themselves are warm then.
-async fn table(row: &dyn Row, store: Store, plan: &Plan, servers: &mut BTreeMap<Store, Arc<Server>>) -> Result<Table> {
+async fn table(
+    row: &dyn Row,
+    store: Store,
+    plan: &Plan,
+    servers: &mut BTreeMap<Store, Arc<Server>>,
+) -> Result<Table> {
     let server = match servers.get(&store) {
         Some(server) => server.clone(),
-        None => servers.entry(store).or_insert(Arc::new(Server::start(store).await?)).clone(),
+        None => servers
+            .entry(store)
+            .or_insert(Arc::new(Server::start(store).await?))
+            .clone(),
     };
     let contenders = row.contenders(&server, plan).await?;
     let (count, warm) = row.rounds(plan);
-    let contenders = rounds::rounds(&server, &contenders, Rounds { count, warm, limit: plan.round_limit() }).await;
+    let contenders = rounds::rounds(
+        &server,
+        &contenders,
+        Rounds {
+            count,
+            warm,
+            limit: plan.round_limit(),
+        },
+    )
+    .await;
     let (title, server) = (row.title(plan), server.version().await?);
     // Another row: whoever compares writes with another's may not overlook it.
-    let disk = if env::var_os(leasehold_testbed::ON_DISK).is_some() { ", on a disk" } else { "" };
-    let (row, heads, shows) = (format!("{}{disk}", row.name()), row.heads().into(), row.shows().into());
-    Ok(Table { row, title, store, server, heads, shows, contenders })
+    let disk = if env::var_os(leasehold_testbed::ON_DISK).is_some() {
+        ", on a disk"
+    } else {
+        ""
+    };
+    let (row, heads, shows) = (
+        format!("{}{disk}", row.name()),
+        row.heads().into(),
+        row.shows().into(),
+    );
+    Ok(Table {
+        row,
+        title,
+        store,
+        server,
+        heads,
+        shows,
+        contenders,
+    })
 }

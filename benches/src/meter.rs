@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::seam::Moment;
+use leasehold::backend::Moment;
 use serde::{Deserialize, Serialize};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Stats};
 use tokio::runtime::Handle;
@@ -57,7 +57,9 @@ impl Reading {
         }
         let runtime = Handle::current().metrics();
         Ok(Reading {
-            parks: (0..runtime.num_workers()).map(|worker| runtime.worker_park_count(worker)).sum(),
+            parks: (0..runtime.num_workers())
+                .map(|worker| runtime.worker_park_count(worker))
+                .sum(),
             server: cpu,
             client: processes::own_cpu(),
             heap: INSTRUMENTED_SYSTEM.stats(),
@@ -69,7 +71,10 @@ impl Reading {
 impl Meter {
     /// `sends`: the commands that are requests, where the server counts those inside of scripts, too.
     pub fn new(server: &Arc<Server>, sends: &'static [&'static str]) -> Meter {
-        Meter { server: server.clone(), sends }
+        Meter {
+            server: server.clone(),
+            sends,
+        }
     }
 
     /// Whom it asks.
@@ -93,19 +98,33 @@ impl Meter {
         let mut sample = Sample::new();
         sample.insert(Metric::Time, nanos(after.at.since(before.at)));
         if !done.elsewhere {
-            sample.insert(Metric::ClientCpu, nanos(after.client.saturating_sub(before.client)));
+            sample.insert(
+                Metric::ClientCpu,
+                nanos(after.client.saturating_sub(before.client)),
+            );
             sample.insert(Metric::Parks, each((after.parks - before.parks) as f64));
-            sample.insert(Metric::Allocations, each((heap.allocations + heap.reallocations) as f64));
+            sample.insert(
+                Metric::Allocations,
+                each((heap.allocations + heap.reallocations) as f64),
+            );
             sample.insert(Metric::Allocated, each(heap.bytes_allocated as f64));
         }
         if let (Some(asked), Some(counted), Some(counts)) = (asked, counted, counts) {
-            sample.insert(Metric::ServerCpu, nanos(after.server.saturating_sub(before.server)));
+            sample.insert(
+                Metric::ServerCpu,
+                nanos(after.server.saturating_sub(before.server)),
+            );
             let spent = |of: &dyn Fn(&Counts) -> u64| {
                 let (asking, all) = (of(&counted) - of(&asked), of(&counts) - of(&counted));
                 each(all.saturating_sub(asking) as f64)
             };
             let calls = spent(&|counts| counts.requests.values().sum());
-            let sent = |counts: &Counts| self.sends.iter().filter_map(|command| counts.requests.get(*command)).sum();
+            let sent = |counts: &Counts| {
+                self.sends
+                    .iter()
+                    .filter_map(|command| counts.requests.get(*command))
+                    .sum()
+            };
             // Redis alone counts what scripts call, too.
             if let Server::Redis(_) = &*self.server {
                 sample.insert(Metric::Requests, spent(&sent));

@@ -91,17 +91,21 @@ impl Metric {
     /// Whether only its ratio says anything: the figure is the machine's.
     pub fn is_compared(self) -> bool {
         use Metric::*;
-        matches!(self, Median | Time | Turn | Gap | ClientCpu | ServerCpu | SystemCalls)
+        matches!(
+            self,
+            Median | Time | Turn | Gap | ClientCpu | ServerCpu | SystemCalls
+        )
     }
 
     /// A figure as people read it.
     pub fn shown(self, value: f64) -> String {
         use Metric::*;
         match self {
-            Requests | Calls | Parks | Allocations | SystemCalls | Jain | LeastShare | KeysLeft | KeysLater => {
-                digits(value)
+            Requests | Calls | Parks | Allocations | SystemCalls | Jain | LeastShare | KeysLeft
+            | KeysLater => digits(value),
+            Bytes | Allocated | Heap | HeapGrowth | MemoryGrowth | FileSize => {
+                scaled(value, &["B", "kB", "MB", "GB"])
             }
-            Bytes | Allocated | Heap | HeapGrowth | MemoryGrowth | FileSize => scaled(value, &["B", "kB", "MB", "GB"]),
             _ => scaled(value, &["ns", "µs", "ms", "s"]),
         }
     }

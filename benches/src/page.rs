@@ -33,10 +33,16 @@ const RUNS: [(&str, &str); 7] = [
     ("quiet", "--quick --peers"),
     ("quiet-postgres", "--quick --store postgres"),
     ("quiet-more", "--quick --row alone --row gap --rounds 15"),
-    ("disk", "--quick --row gap --row alone --store etcd --store zookeeper --store postgres"),
+    (
+        "disk",
+        "--quick --row gap --row alone --store etcd --store zookeeper --store postgres",
+    ),
     ("beside", "--quick --beside 2"),
     ("beside-postgres", "--quick --store postgres --beside 2"),
-    (CURVES, "--row line --row clients --row many --row held --row idle --rounds 5"),
+    (
+        CURVES,
+        "--row line --row clients --row many --row held --row idle --rounds 5",
+    ),
 ];
 /// The run of servers that write to a disk.
 const DISK: &str = "disk";
@@ -50,14 +56,28 @@ pub fn page(words: &[&str], folder: &Path) -> Result<()> {
                 run(name, options)?;
             }
         }
-        let file = |name: &str| folder.join(name).with_extension("json").display().to_string();
-        let quiet = ["quiet", "quiet-postgres", "quiet-more", DISK].map(file).join(",");
+        let file = |name: &str| {
+            folder
+                .join(name)
+                .with_extension("json")
+                .display()
+                .to_string()
+        };
+        let quiet = ["quiet", "quiet-postgres", "quiet-more", DISK]
+            .map(file)
+            .join(",");
         let beside = ["beside", "beside-postgres"].map(file).join(",");
-        let mut runs = vec![format!("before={BEFORE}"), format!("quiet={quiet}"), format!("beside={beside}")];
+        let mut runs = vec![
+            format!("before={BEFORE}"),
+            format!("quiet={quiet}"),
+            format!("beside={beside}"),
+        ];
         if Path::new(&file(CURVES)).exists() {
             runs.push(format!("{CURVES}={}", file(CURVES)));
         }
-        return write(compare::read(&runs.iter().map(String::as_str).collect::<Vec<_>>())?);
+        return write(compare::read(
+            &runs.iter().map(String::as_str).collect::<Vec<_>>(),
+        )?);
     }
     write(compare::read(words)?)
 }
@@ -65,7 +85,9 @@ pub fn page(words: &[&str], folder: &Path) -> Result<()> {
 /// In a process of its own, as if somebody had called it.
 fn run(name: &str, options: &str) -> Result<()> {
     // Without them there is nobody to compare with, and ours is measured all the same.
-    let options = options.split(' ').filter(|word| cfg!(feature = "peers") || *word != "--peers");
+    let options = options
+        .split(' ')
+        .filter(|word| cfg!(feature = "peers") || *word != "--peers");
     let mut command = Command::new(env::current_exe()?);
     command.args(options).args(["--out", name]);
     if name == DISK {
@@ -79,50 +101,95 @@ fn run(name: &str, options: &str) -> Result<()> {
 }
 
 fn write(mut runs: Vec<Run>) -> Result<()> {
-    let curves = runs.iter().position(|run| run.name == CURVES).map(|at| runs.remove(at));
+    let curves = runs
+        .iter()
+        .position(|run| run.name == CURVES)
+        .map(|at| runs.remove(at));
     let mut text = String::new();
     writeln!(text, "## Before and after\n\n{}", compare::list(&runs))?;
     if let Some(run) = runs.get(1) {
         writeln!(text, "{}\n", machine(&run.report.machine))?;
     }
-    writeln!(text, "✓ and ✗ say whether the median reaches the goal; in brackets is the range of the rounds.\n")?;
-    writeln!(text, "{}\n![Distance from each goal](benchmarks/goals.svg)\n", compare::goals(&runs)?)?;
-    writeln!(text, "### What misses its goal, and why\n\n{}", missed(&runs)?)?;
-    writeln!(text, "### All rows\n\nOf the biggest of ours in each row; × is the ratio to the first contender.\n")?;
-    writeln!(text, "{}", compare::rows(&runs)?)?;
+    writeln!(
+        text,
+        "✓ and ✗ say whether the median reaches the goal; in brackets is the range of the rounds.\n"
+    )?;
+    writeln!(
+        text,
+        "{}\n![Distance from each goal](benchmarks/goals.svg)\n",
+        compare::goals(&runs)?
+    )?;
+    writeln!(
+        text,
+        "### What misses its goal, and why\n\n{}",
+        missed(&runs)?
+    )?;
     fs::write(Path::new(PICTURES).join("goals.svg"), plots::goals(&runs))?;
     if let Some(run) = curves {
-        writeln!(text, "## Curves\n\nFive rounds of each point.\n\n{}", compare::list(std::slice::from_ref(&run)))?;
+        writeln!(
+            text,
+            "## Curves\n\nFive rounds of each point.\n\n{}",
+            compare::list(std::slice::from_ref(&run))
+        )?;
         for (of, plot) in plots::curves(&run.report) {
             fs::write(Path::new(PICTURES).join(format!("{of}.svg")), plot)?;
             writeln!(text, "![{of}](benchmarks/{of}.svg)\n")?;
         }
     }
     let page = fs::read_to_string(PAGE).map_err(|e| format!("{PAGE}: {e}"))?;
-    let (head, rest) = page.split_once(BEGIN).ok_or("the page has no mark where this begins")?;
-    let (_, tail) = rest.split_once(END).ok_or("the page has no mark where this ends")?;
+    let (head, rest) = page
+        .split_once(BEGIN)
+        .ok_or("the page has no mark where this begins")?;
+    let (_, tail) = rest
+        .split_once(END)
+        .ok_or("the page has no mark where this ends")?;
     fs::write(PAGE, format!("{head}{BEGIN}\n{text}{END}{tail}"))?;
     eprintln!("written: {PAGE}");
     Ok(())
 }
 
 fn machine(machine: &Machine) -> String {
-    let Machine { processor, cores, memory, system, rust, crates, .. } = machine;
-    let crates: Vec<String> = crates.iter().map(|(name, version)| format!("{name} {version}")).collect();
-    format!("{processor}, {cores} cores, {memory}; {system}; {rust}; {}.", crates.join(", "))
+    let Machine {
+        processor,
+        cores,
+        memory,
+        system,
+        rust,
+        crates,
+        ..
+    } = machine;
+    let crates: Vec<String> = crates
+        .iter()
+        .map(|(name, version)| format!("{name} {version}"))
+        .collect();
+    format!(
+        "{processor}, {cores} cores, {memory}; {system}; {rust}; {}.",
+        crates.join(", ")
+    )
 }
 
 /// What the last run but the first misses, with the figures of all, and what was found out about it.
 fn missed(runs: &[Run]) -> Result<String> {
     let (mut text, mut told) = (String::new(), BTreeSet::new());
-    let misses = |goal: &&Goal| runs.iter().skip(1).any(|run| compare::misses(goal, &run.report));
+    let misses = |goal: &&Goal| {
+        runs.iter()
+            .skip(1)
+            .any(|run| compare::misses(goal, &run.report))
+    };
     for goal in GOALS.iter().filter(misses) {
-        let row = format!("{}-{}", goal.row.replace(", ", "-").replace(' ', "-"), goal.store);
+        let row = format!(
+            "{}-{}",
+            goal.row.replace(", ", "-").replace(' ', "-"),
+            goal.store
+        );
         if !told.insert(row.clone()) {
             continue;
         }
         let path = Path::new(NOTES).join(&row).with_extension("md");
-        let titles = GOALS.iter().filter(|other| (other.row, other.store) == (goal.row, goal.store)).filter(misses);
+        let titles = GOALS
+            .iter()
+            .filter(|other| (other.row, other.store) == (goal.row, goal.store))
+            .filter(misses);
         let titles: Vec<&str> = titles.map(|goal| goal.title).collect();
         let why = fs::read_to_string(&path).unwrap_or_else(|_| {
             eprintln!("{}: there is none, and a goal is missed", path.display());
@@ -130,7 +197,7 @@ fn missed(runs: &[Run]) -> Result<String> {
         });
         writeln!(
             text,
-            "- **{}, {}** ({}). {}",
+            "- **{}, {}** ({}).\n  {}",
             goal.store,
             goal.row,
             titles.join("; "),

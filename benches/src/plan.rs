@@ -39,8 +39,11 @@ impl Plan {
                 ("--peers", _) => plan.peers = true,
                 ("--store", words) => {
                     let name = words.next().ok_or(USAGE)?;
-                    let store = Store::ALL.into_iter().find(|store| store.to_string() == name);
-                    plan.stores.push(store.ok_or_else(|| format!("no such store: {name}"))?);
+                    let store = Store::ALL
+                        .into_iter()
+                        .find(|store| store.to_string() == name);
+                    plan.stores
+                        .push(store.ok_or_else(|| format!("no such store: {name}"))?);
                 }
                 ("--rounds", words) => plan.rounds = Some(words.next().ok_or(USAGE)?.parse()?),
                 ("--beside", words) => plan.beside = words.next().ok_or(USAGE)?.parse()?,
@@ -58,8 +61,16 @@ impl Plan {
     pub fn wants(&self, row: &str, store: Store) -> bool {
         let named = self.rows.is_empty() || self.rows.iter().any(|wanted| wanted == row);
         // All its rows take a quarter of the time.
-        let few = self.quick && self.rows.is_empty() && store == Store::Postgres && !POSTGRES_BRIEFLY.contains(&row);
-        named && if self.stores.is_empty() { !few } else { self.stores.contains(&store) }
+        let few = self.quick
+            && self.rows.is_empty()
+            && store == Store::Postgres
+            && !POSTGRES_BRIEFLY.contains(&row);
+        named
+            && if self.stores.is_empty() {
+                !few
+            } else {
+                self.stores.contains(&store)
+            }
     }
 
     pub fn rounds(&self) -> usize {
@@ -98,26 +109,46 @@ impl Plan {
 
     /// How many wait, from few to very many.
     pub fn waiters(&self) -> &'static [usize] {
-        if self.quick { &[1, 100] } else { &[1, 10, 100, 1000, 10_000] }
+        if self.quick {
+            &[1, 100]
+        } else {
+            &[1, 10, 100, 1000, 10_000]
+        }
     }
 
     /// The same where nothing happens to them, which takes long to see.
     pub fn idlers(&self) -> &'static [usize] {
-        if self.quick { &[100] } else { &[1, 100, 1000, 10_000] }
+        if self.quick {
+            &[100]
+        } else {
+            &[1, 100, 1000, 10_000]
+        }
     }
 
     /// How many locks are held.
     pub fn holders(&self) -> &'static [usize] {
-        if self.quick { &[1000] } else { &[100, 1000, 10_000] }
+        if self.quick {
+            &[1000]
+        } else {
+            &[100, 1000, 10_000]
+        }
     }
 
     /// How many names one client uses.
     pub fn names(&self) -> &'static [usize] {
-        if self.quick { &[100, 10_000] } else { &[1, 10, 100, 1000, 10_000] }
+        if self.quick {
+            &[100, 10_000]
+        } else {
+            &[1, 10, 100, 1000, 10_000]
+        }
     }
 
     /// How many clients there are.
     pub fn clients(&self) -> &'static [usize] {
-        if self.quick { &[2, 100] } else { &[2, 10, 100, 500] }
+        if self.quick {
+            &[2, 100]
+        } else {
+            &[2, 10, 100, 500]
+        }
     }
 }

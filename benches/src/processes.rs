@@ -10,7 +10,10 @@ use crate::subject::Result;
 /// What this process has used of its processors.
 pub fn own_cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+    Duration::new(
+        time.tv_sec.unsigned_abs(),
+        u32::try_from(time.tv_nsec).unwrap_or_default(),
+    )
 }
 
 /// What another has used, summed over its threads: `stat` would count in hundredths of a second, too coarse for a round.
@@ -19,27 +22,44 @@ pub fn cpu(pid: u32) -> Result<Duration> {
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
         // A thread may end meanwhile.
         let text = fs::read_to_string(thread?.path().join("schedstat")).unwrap_or_default();
-        nanos += text.split(' ').next().and_then(|word| word.parse::<u64>().ok()).unwrap_or_default();
+        nanos += text
+            .split(' ')
+            .next()
+            .and_then(|word| word.parse::<u64>().ok())
+            .unwrap_or_default();
     }
     Ok(Duration::from_nanos(nanos))
 }
 
 /// This process, and its children.
 pub fn family(pid: u32) -> Vec<u32> {
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    children.split_whitespace().filter_map(|child| child.parse().ok()).chain([pid]).collect()
+    let children =
+        fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    children
+        .split_whitespace()
+        .filter_map(|child| child.parse().ok())
+        .chain([pid])
+        .collect()
 }
 
 /// The bytes that another has read and written: its sockets, and the files it writes.
 pub fn bytes(pid: u32) -> Result<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/io"))?;
-    let numbers = text.lines().filter_map(|line| line.strip_prefix("rchar: ").or(line.strip_prefix("wchar: ")));
-    Ok(numbers.filter_map(|number| number.parse::<u64>().ok()).sum())
+    let numbers = text.lines().filter_map(|line| {
+        line.strip_prefix("rchar: ")
+            .or(line.strip_prefix("wchar: "))
+    });
+    Ok(numbers
+        .filter_map(|number| number.parse::<u64>().ok())
+        .sum())
 }
 
 /// What this process has of the machine's memory, in bytes.
 pub fn own_memory() -> Result<f64> {
     let text = fs::read_to_string("/proc/self/status")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .ok_or("no VmRSS")?;
     Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? * 1024.0)
 }

@@ -38,22 +38,38 @@ pub struct Contender {
 
 impl Contender {
     /// `work` is one round; it says itself which part of it is measured.
-    pub fn new<F>(label: impl Into<String>, work: impl Fn(Meter) -> F + Send + Sync + 'static) -> Contender
+    pub fn new<F>(
+        label: impl Into<String>,
+        work: impl Fn(Meter) -> F + Send + Sync + 'static,
+    ) -> Contender
     where
         F: Future<Output = Result<Sample>> + Send + 'static,
     {
         let work: Work = Box::new(move |meter| Box::pin(work(meter)));
-        Contender { label: label.into(), size: None, sends: &[], work: Ok(work) }
+        Contender {
+            label: label.into(),
+            size: None,
+            sends: &[],
+            work: Ok(work),
+        }
     }
 
     /// One that cannot be measured here. The report says why, and that is no failure.
     pub fn absent(label: impl Into<String>, why: String) -> Contender {
-        Contender { label: label.into(), size: None, sends: &[], work: Err(why) }
+        Contender {
+            label: label.into(),
+            size: None,
+            sends: &[],
+            work: Err(why),
+        }
     }
 
     /// How many there are in it: where it stands in a curve.
     pub fn size(self, size: usize) -> Contender {
-        Contender { size: Some(size), ..self }
+        Contender {
+            size: Some(size),
+            ..self
+        }
     }
 
     /// These commands are its requests, where the server counts what is inside of scripts, too.
@@ -102,12 +118,20 @@ impl Measured {
 
     /// A figure without what another one counts of it, in the same rounds.
     pub fn without(&self, metric: Metric, part: Metric) -> Option<Spread> {
-        Spread::of(self.samples.iter().filter_map(|sample| Some(sample.get(&metric)? - sample.get(&part)?)))
+        Spread::of(
+            self.samples
+                .iter()
+                .filter_map(|sample| Some(sample.get(&metric)? - sample.get(&part)?)),
+        )
     }
 }
 
 /// So many rounds of all, each begun by another contender. One that fails is out, and keeps nobody from the rest.
-pub async fn rounds(server: &Arc<Server>, contenders: &[Contender], rounds: Rounds) -> Vec<Measured> {
+pub async fn rounds(
+    server: &Arc<Server>,
+    contenders: &[Contender],
+    rounds: Rounds,
+) -> Vec<Measured> {
     let mut samples: Vec<Vec<Sample>> = contenders.iter().map(|_| Vec::new()).collect();
     let mut failures: Vec<Option<String>> = contenders.iter().map(|_| None).collect();
     for round in usize::from(!rounds.warm)..=rounds.count {
@@ -124,28 +148,46 @@ pub async fn rounds(server: &Arc<Server>, contenders: &[Contender], rounds: Roun
         }
     }
     let all_ratios: Vec<_> = samples.iter().map(|own| ratios(own, &samples[0])).collect();
-    let measured = |(((contender, samples), ratios), failure): (((&Contender, Vec<Sample>), _), _)| Measured {
-        label: contender.label.clone(),
-        size: contender.size,
-        figures: spreads(&samples, |_, value, _| Some(value)),
-        ratios,
-        samples,
-        failure,
-        absent: contender.work.as_ref().err().cloned(),
-    };
-    contenders.iter().zip(samples).zip(all_ratios).zip(failures).map(measured).collect()
+    let measured =
+        |(((contender, samples), ratios), failure): (((&Contender, Vec<Sample>), _), _)| Measured {
+            label: contender.label.clone(),
+            size: contender.size,
+            figures: spreads(&samples, |_, value, _| Some(value)),
+            ratios,
+            samples,
+            failure,
+            absent: contender.work.as_ref().err().cloned(),
+        };
+    contenders
+        .iter()
+        .zip(samples)
+        .zip(all_ratios)
+        .zip(failures)
+        .map(measured)
+        .collect()
 }
 
 fn ratios(samples: &[Sample], others: &[Sample]) -> BTreeMap<Metric, Spread> {
     let other = |round: usize, metric| others.get(round).and_then(|sample| sample.get(&metric));
-    spreads(samples, |metric, value, round| other(round, metric).map(|other| value / other))
+    spreads(samples, |metric, value, round| {
+        other(round, metric).map(|other| value / other)
+    })
 }
 
-fn spreads(samples: &[Sample], value: impl Fn(Metric, f64, usize) -> Option<f64>) -> BTreeMap<Metric, Spread> {
-    let metrics: BTreeSet<Metric> = samples.iter().flat_map(|sample| sample.keys().copied()).collect();
+fn spreads(
+    samples: &[Sample],
+    value: impl Fn(Metric, f64, usize) -> Option<f64>,
+) -> BTreeMap<Metric, Spread> {
+    let metrics: BTreeSet<Metric> = samples
+        .iter()
+        .flat_map(|sample| sample.keys().copied())
+        .collect();
     let spread = |metric: Metric| {
         let rounds = samples.iter().enumerate();
         Spread::of(rounds.filter_map(|(round, sample)| value(metric, *sample.get(&metric)?, round)))
     };
-    metrics.into_iter().filter_map(|metric| Some((metric, spread(metric)?))).collect()
+    metrics
+        .into_iter()
+        .filter_map(|metric| Some((metric, spread(metric)?)))
+        .collect()
 }

@@ -28,13 +28,32 @@ pub enum Store {
 }
 
 impl Store {
-    pub const ALL: [Store; 7] =
-        [Store::Memory, Store::Sqlite, Store::Redis, Store::Redlock, Store::Etcd, Store::ZooKeeper, Store::Postgres];
+    pub const ALL: [Store; 7] = [
+        Store::Memory,
+        Store::Sqlite,
+        Store::Redis,
+        Store::Redlock,
+        Store::Etcd,
+        Store::ZooKeeper,
+        Store::Postgres,
+    ];
     /// All but the one that is made of others.
-    pub const SINGLE: &[Store] =
-        &[Store::Memory, Store::Sqlite, Store::Redis, Store::Etcd, Store::ZooKeeper, Store::Postgres];
+    pub const SINGLE: &[Store] = &[
+        Store::Memory,
+        Store::Sqlite,
+        Store::Redis,
+        Store::Etcd,
+        Store::ZooKeeper,
+        Store::Postgres,
+    ];
     /// Those that several processes share.
-    pub const SHARED: &[Store] = &[Store::Sqlite, Store::Redis, Store::Etcd, Store::ZooKeeper, Store::Postgres];
+    pub const SHARED: &[Store] = &[
+        Store::Sqlite,
+        Store::Redis,
+        Store::Etcd,
+        Store::ZooKeeper,
+        Store::Postgres,
+    ];
     /// Those that have a server of their own.
     pub const SERVED: &[Store] = &[Store::Redis, Store::Etcd, Store::ZooKeeper, Store::Postgres];
 }
@@ -86,7 +105,14 @@ impl Server {
             Server::File(folder) => format!("sqlite://{}", file(folder).display()),
             Server::Redis(one) if one.len() == 1 => one[0].url(),
             Server::Redis(nodes) => {
-                format!("redlock://{}", nodes.iter().map(|node| node.addr()).collect::<Vec<_>>().join(","))
+                format!(
+                    "redlock://{}",
+                    nodes
+                        .iter()
+                        .map(|node| node.addr())
+                        .collect::<Vec<_>>()
+                        .join(",")
+                )
             }
             Server::Etcd(etcd) => format!("etcd://{}", etcd.addr()),
             Server::ZooKeeper(zookeeper) => format!("zookeeper://{}", zookeeper.addr()),
@@ -116,25 +142,38 @@ impl Server {
                         *counts.requests.entry(command).or_default() += calls;
                     }
                     let stats = node.info("stats").await?;
-                    counts.bytes += numbers(&stats, "total_net_", ':').map(|(_, value)| value as u64).sum::<u64>();
+                    counts.bytes += numbers(&stats, "total_net_", ':')
+                        .map(|(_, value)| value as u64)
+                        .sum::<u64>();
                 }
             }
             Server::Etcd(etcd) => {
                 let metrics = metrics(etcd.addr()).await?;
                 // Messages: a stream has many.
                 for (name, value) in numbers(&metrics, "grpc_server_msg_received_total{", ' ') {
-                    counts.requests.insert(word(name, "grpc_method=\"", "\"").into(), value as u64);
+                    counts
+                        .requests
+                        .insert(word(name, "grpc_method=\"", "\"").into(), value as u64);
                 }
-                counts.bytes = numbers(&metrics, "etcd_network_client_grpc_", ' ').map(|(_, value)| value as u64).sum();
+                counts.bytes = numbers(&metrics, "etcd_network_client_grpc_", ' ')
+                    .map(|(_, value)| value as u64)
+                    .sum();
             }
             Server::ZooKeeper(zookeeper) => {
-                counts.requests.insert("packets".into(), zookeeper.packets_received().await?);
+                counts
+                    .requests
+                    .insert("packets".into(), zookeeper.packets_received().await?);
                 // It counts no bytes itself. Its log is in what it writes.
-                counts.bytes = zookeeper.pid().map(processes::bytes).transpose()?.unwrap_or_default();
+                counts.bytes = zookeeper
+                    .pid()
+                    .map(processes::bytes)
+                    .transpose()?
+                    .unwrap_or_default();
             }
             Server::Postgres(postgres) => {
-                let statements =
-                    postgres.number("SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements").await?;
+                let statements = postgres
+                    .number("SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements")
+                    .await?;
                 counts.requests.insert("statements".into(), statements);
                 // It counts nothing on the wire.
                 counts.bytes = postgres.wal().await?;
@@ -155,19 +194,26 @@ impl Server {
                     // In Redlock's layout names live in these, too.
                     for hash in ["{}:rt", "{}:ro"] {
                         let names = node.command(&["HLEN", hash]).await?.integer();
-                        keys += names.and_then(|names| u64::try_from(names).ok()).unwrap_or_default();
+                        keys += names
+                            .and_then(|names| u64::try_from(names).ok())
+                            .unwrap_or_default();
                     }
                 }
                 keys
             }
             Server::Etcd(etcd) => etcd.key_count().await?,
-            Server::ZooKeeper(zookeeper) => {
-                zookeeper.mntr().await?.get("zk_znode_count").ok_or("no zk_znode_count")?.parse()?
-            }
+            Server::ZooKeeper(zookeeper) => zookeeper
+                .mntr()
+                .await?
+                .get("zk_znode_count")
+                .ok_or("no zk_znode_count")?
+                .parse()?,
             Server::Postgres(postgres) => {
-                let tables =
-                    ["lines", "place", "observer"].map(|table| format!("(SELECT count(*) FROM leasehold.{table})"));
-                postgres.number(&format!("SELECT {}", tables.join(" + "))).await?
+                let tables = ["lines", "place", "observer"]
+                    .map(|table| format!("(SELECT count(*) FROM leasehold.{table})"));
+                postgres
+                    .number(&format!("SELECT {}", tables.join(" + ")))
+                    .await?
             }
         }))
     }
@@ -179,7 +225,11 @@ impl Server {
             Server::File(_) => format!("SQLite {}", rusqlite::version()),
             Server::Redis(nodes) => {
                 let info = nodes[0].info("server").await?;
-                format!("{} × Redis {}", nodes.len(), word(&info, "redis_version:", "\r\n"))
+                format!(
+                    "{} × Redis {}",
+                    nodes.len(),
+                    word(&info, "redis_version:", "\r\n")
+                )
             }
             Server::Etcd(etcd) => {
                 let status = etcd.post("/v3/maintenance/status", "{}").await?;
@@ -187,10 +237,20 @@ impl Server {
             }
             Server::ZooKeeper(zookeeper) => {
                 let answer = zookeeper.four_letter_word("srvr").await?;
-                format!("ZooKeeper {}, one member, C1 compiler only", word(&answer, "Zookeeper version: ", "-"))
+                format!(
+                    "ZooKeeper {}, one member, C1 compiler only",
+                    word(&answer, "Zookeeper version: ", "-")
+                )
             }
             Server::Postgres(postgres) => {
-                format!("PostgreSQL {}", word(&format!(" {}", postgres.text("SHOW server_version").await?), " ", " "))
+                format!(
+                    "PostgreSQL {}",
+                    word(
+                        &format!(" {}", postgres.text("SHOW server_version").await?),
+                        " ",
+                        " "
+                    )
+                )
             }
         })
     }
@@ -203,7 +263,9 @@ async fn postgres() -> Result<Postgres> {
         .set("shared_buffers", "128MB")
         .set("max_connections", "800");
     let postgres = Postgres::start_with(&options).await?;
-    postgres.query("CREATE EXTENSION pg_stat_statements").await?;
+    postgres
+        .query("CREATE EXTENSION pg_stat_statements")
+        .await?;
     Ok(postgres)
 }
 
@@ -215,16 +277,31 @@ fn file(folder: &TempDir) -> PathBuf {
 fn rows(connection: &Connection) -> Result<u64> {
     let sql = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'";
     let mut tables = connection.prepare(sql)?;
-    let tables = tables.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<Vec<String>>>()?;
-    let count =
-        |table| connection.query_row(&format!("SELECT count(*) FROM \"{table}\""), [], |row| row.get::<_, i64>(0));
-    Ok(tables.iter().map(count).sum::<rusqlite::Result<i64>>()?.unsigned_abs())
+    let tables = tables
+        .query_map([], |row| row.get(0))?
+        .collect::<rusqlite::Result<Vec<String>>>()?;
+    let count = |table| {
+        connection.query_row(&format!("SELECT count(*) FROM \"{table}\""), [], |row| {
+            row.get::<_, i64>(0)
+        })
+    };
+    Ok(tables
+        .iter()
+        .map(count)
+        .sum::<rusqlite::Result<i64>>()?
+        .unsigned_abs())
 }
 
 /// The lines that begin so: what stands before and after the last sign.
-fn numbers<'a>(text: &'a str, prefix: &'a str, sign: char) -> impl Iterator<Item = (&'a str, f64)> + 'a {
+fn numbers<'a>(
+    text: &'a str,
+    prefix: &'a str,
+    sign: char,
+) -> impl Iterator<Item = (&'a str, f64)> + 'a {
     let lines = text.lines().filter(move |line| line.starts_with(prefix));
-    lines.filter_map(move |line| line.rsplit_once(sign)).filter_map(|(name, value)| Some((name, value.parse().ok()?)))
+    lines
+        .filter_map(move |line| line.rsplit_once(sign))
+        .filter_map(|(name, value)| Some((name, value.parse().ok()?)))
 }
 
 /// What etcd counts, as it prints it.
@@ -236,5 +313,7 @@ async fn metrics(addr: &str) -> Result<String> {
 }
 
 fn word<'a>(text: &'a str, before: &str, after: &str) -> &'a str {
-    text.split_once(before).and_then(|(_, rest)| rest.split(after).next()).unwrap_or("of an unknown version")
+    text.split_once(before)
+        .and_then(|(_, rest)| rest.split(after).next())
+        .unwrap_or("of an unknown version")
 }

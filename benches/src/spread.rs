@@ -14,15 +14,28 @@ pub struct Spread {
 impl Spread {
     /// `None`: nothing was measured.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
-        let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
+        let mut values: Vec<f64> = values
+            .into_iter()
+            .filter(|value| value.is_finite())
+            .collect();
         values.sort_by(f64::total_cmp);
         let (least, most) = (*values.first()?, *values.last()?);
-        Some(Spread { median: median(&values), least, most, rounds: values.len() })
+        Some(Spread {
+            median: median(&values),
+            least,
+            most,
+            rounds: values.len(),
+        })
     }
 
     /// Of the inverse values.
     pub fn inverse(self) -> Spread {
-        Spread { median: 1.0 / self.median, least: 1.0 / self.most, most: 1.0 / self.least, ..self }
+        Spread {
+            median: 1.0 / self.median,
+            least: 1.0 / self.most,
+            most: 1.0 / self.least,
+            ..self
+        }
     }
 
     /// As a ratio to itself is.
@@ -39,6 +52,9 @@ pub fn median(sorted: &[f64]) -> f64 {
 
 /// Jain's index: 1 if all got the same, 1/n if one got all.
 pub fn jain(shares: impl Iterator<Item = f64> + Clone) -> f64 {
-    let (sum, squares): (f64, f64) = (shares.clone().sum(), shares.clone().map(|share| share.powi(2)).sum());
+    let (sum, squares): (f64, f64) = (
+        shares.clone().sum(),
+        shares.clone().map(|share| share.powi(2)).sum(),
+    );
     sum.powi(2) / (shares.count() as f64 * squares)
 }

@@ -41,11 +41,14 @@ pub async fn serve(subject: &str, url: &str) -> Result<()> {
 
 async fn answer<S: Subject>(subject: S) -> Result<()> {
     println!("ready");
-    let (clients, mut questions): (Arc<[S]>, _) = ([subject].into(), BufReader::new(tokio::io::stdin()).lines());
+    let (clients, mut questions): (Arc<[S]>, _) =
+        ([subject].into(), BufReader::new(tokio::io::stdin()).lines());
     while let Some(question) = questions.next_line().await? {
         let answer = match work(clients.clone(), &question).await {
             Ok(done) => Answer::Done(done),
-            Err(e) => Answer::Failed { error: e.to_string() },
+            Err(e) => Answer::Failed {
+                error: e.to_string(),
+            },
         };
         println!("{}", serde_json::to_string(&answer)?);
     }
@@ -54,7 +57,12 @@ async fn answer<S: Subject>(subject: S) -> Result<()> {
 
 async fn work<S: Subject>(clients: Arc<[S]>, question: &str) -> Result<Done> {
     let words: Vec<&str> = question.split(' ').collect();
-    let ["turns", name, tasks, section, window] = words[..] else { return Err(format!("{question}?").into()) };
-    let (section, window) = (Duration::from_micros(section.parse()?), Duration::from_millis(window.parse()?));
+    let ["turns", name, tasks, section, window] = words[..] else {
+        return Err(format!("{question}?").into());
+    };
+    let (section, window) = (
+        Duration::from_micros(section.parse()?),
+        Duration::from_millis(window.parse()?),
+    );
     turns(clients, name, tasks.parse()?, section, window).await
 }

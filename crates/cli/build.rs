@@ -11,7 +11,10 @@ const SHOWN: usize = 10;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let version = std::env::var("CARGO_PKG_VERSION").unwrap_or_default();
-    let commit = std::fs::read_to_string(PUBLISHED).ok().and_then(|text| published(&text)).or_else(checked_out);
+    let commit = std::fs::read_to_string(PUBLISHED)
+        .ok()
+        .and_then(|text| published(&text))
+        .or_else(checked_out);
     let shown = commit.map_or(version.clone(), |commit| format!("{version} ({commit})"));
     println!("cargo::rustc-env=LEASEHOLD_VERSION={shown}");
 }
@@ -19,7 +22,9 @@ fn main() {
 /// `{"git": {"sha1": "0123…"}, …}`
 fn published(text: &str) -> Option<String> {
     let id = text.split_once("\"sha1\"")?.1.split('"').nth(1)?;
-    id.get(..SHOWN).filter(|id| id.bytes().all(|byte| byte.is_ascii_hexdigit())).map(String::from)
+    id.get(..SHOWN)
+        .filter(|id| id.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        .map(String::from)
 }
 
 fn checked_out() -> Option<String> {
@@ -34,6 +39,12 @@ fn checked_out() -> Option<String> {
 }
 
 fn git(args: &[&str]) -> Option<String> {
-    let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
-    String::from_utf8(output.stdout).ok().map(|text| text.trim().to_owned())
+    let output = Command::new("git")
+        .args(args)
+        .output()
+        .ok()
+        .filter(|output| output.status.success())?;
+    String::from_utf8(output.stdout)
+        .ok()
+        .map(|text| text.trim().to_owned())
 }

@@ -1,15 +1,24 @@
-//! Who must not depend on whom: a user of one store compiles no other store, and no other client.
+//! Checks forbidden dependencies: a user of one store compiles no other store, and no other client.
 
 use std::collections::BTreeSet;
 
 use crate::run::{Outcome, cargo, output};
 
-/// The stores that users choose from.
-const STORES: [&str; 7] = ["memory", "redis", "redlock", "etcd", "zookeeper", "postgres", "sqlite"];
+/// The features of the stores that users choose from. Each has a crate of its name, but `redlock` is
+/// in that of `redis`.
+const STORES: [&str; 7] = [
+    "memory",
+    "redis",
+    "redlock",
+    "etcd",
+    "zookeeper",
+    "postgres",
+    "sqlite",
+];
 
-/// What only certain stores may bring: who, and which crates.
+/// Crates that only certain stores may depend on: the stores, and the crates.
 const CLIENTS: [(&[&str], &[&str]); 5] = [
-    (&["redis", "redlock", "redis-client"], &["leasehold-redis-client", "redis"]),
+    (&["redis", "redlock"], &["redis"]),
     (&["etcd"], &["etcd-client", "tonic", "prost"]),
     (&["zookeeper"], &["zookeeper-client"]),
     (&["postgres"], &["tokio-postgres"]),
@@ -19,65 +28,138 @@ const CLIENTS: [(&[&str], &[&str]); 5] = [
 /// The store that needs no network.
 const FILE: &[&str] = &["sqlite"];
 
-/// What anything that talks to a network is built on.
-const NETWORK: [&str; 7] = ["mio", "socket2", "h2", "hyper", "rustls", "native-tls", "openssl"];
+/// Crates on which every program that uses a network is built.
+const NETWORK: [&str; 7] = [
+    "mio",
+    "socket2",
+    "h2",
+    "hyper",
+    "rustls",
+    "native-tls",
+    "openssl",
+];
 
-/// What only the features `tls` and `sasl` may bring.
-const OPTIONAL: [&str; 6] = ["leasehold-tls", "rustls", "aws-lc-rs", "ring", "rsasl", "md5"];
+/// Crates that only the features `tls` and `sasl` may bring.
+const OPTIONAL: [&str; 6] = [
+    "leasehold-tls",
+    "rustls",
+    "aws-lc-rs",
+    "ring",
+    "rsasl",
+    "md5",
+];
 
-/// The other crypto provider: of a program with two, rustls chooses none.
+/// The other crypto provider: in a program with two, rustls chooses neither.
 const OTHER_PROVIDER: &str = "ring";
 
-/// What only tests are built on.
-const FOR_TESTS: [&str; 4] = ["leasehold-testbed", "leasehold-fuzz", "libtest-mimic", "proptest"];
+/// Crates that only tests may use.
+const FOR_TESTS: [&str; 4] = [
+    "leasehold-testbed",
+    "leasehold-fuzz",
+    "libtest-mimic",
+    "proptest",
+];
 
 /// Checks the dependencies that users get.
 pub(crate) fn bans() -> Outcome {
     for features in STORES.into_iter().chain([""]) {
         check("leasehold", features)?;
     }
-    let clients = ["redis-client"];
-    for package in STORES.into_iter().chain(clients).chain(["core", "conformance", "testbed"]) {
+    for package in STORES
+        .into_iter()
+        .filter(|store| *store != "redlock")
+        .chain(["core", "conformance", "testbed"])
+    {
         check(&format!("leasehold-{package}"), "")?;
     }
     let command = dependencies("leasehold-cli", "full")?;
-    let not_in_it = FOR_TESTS.into_iter().chain([OTHER_PROVIDER]).map(String::from);
+    let not_in_it = FOR_TESTS
+        .into_iter()
+        .chain([OTHER_PROVIDER])
+        .map(String::from);
     refuse("leasehold-cli", "full", not_in_it, &command)?;
     let all = format!("tls,sasl,{}", STORES.join(","));
-    refuse("leasehold", &all, [OTHER_PROVIDER.to_owned()].into_iter(), &dependencies("leasehold", &all)?)?;
-    println!("bans: nobody depends on a store, or on its client, who should not, and the command on nothing of tests");
+    refuse(
+        "leasehold",
+        &all,
+        [OTHER_PROVIDER.to_owned()].into_iter(),
+        &dependencies("leasehold", &all)?,
+    )?;
+    println!(
+        "bans: nobody depends on a store, or on its client, who should not, and the command on nothing of tests"
+    );
     Ok(())
 }
 
 fn check(package: &str, features: &str) -> Outcome {
     let tree = dependencies(package, features)?;
     let is = |store: &str| features == store || package == format!("leasehold-{store}");
-    let others = STORES.into_iter().filter(|store| !is(store)).map(|store| format!("leasehold-{store}"));
+    let others = STORES
+        .into_iter()
+        .filter(|store| !(is(store) || *store == "redis" && is("redlock")))
+        .map(|store| format!("leasehold-{store}"));
     let owns = |owners: &[&str]| owners.iter().any(|owner| is(owner));
-    let foreign = CLIENTS.iter().filter(|(owners, _)| !owns(owners)).flat_map(|(_, crates)| crates.iter());
-    let with_network = package == "leasehold-testbed" || CLIENTS.iter().any(|(who, _)| owns(who) && *who != FILE);
+    let foreign = CLIENTS
+        .iter()
+        .filter(|(owners, _)| !owns(owners))
+        .flat_map(|(_, crates)| crates.iter());
+    let with_network =
+        package == "leasehold-testbed" || CLIENTS.iter().any(|(who, _)| owns(who) && *who != FILE);
     let network = NETWORK.iter().filter(|_| !with_network);
-    // It makes certificates.
+    // The testbed makes certificates.
     let optional = OPTIONAL.iter().filter(|_| package != "leasehold-testbed");
-    let banned = foreign.chain(network).chain(optional).map(|name| (*name).to_owned());
+    let banned = foreign
+        .chain(network)
+        .chain(optional)
+        .map(|name| (*name).to_owned());
     refuse(package, features, others.chain(banned), &tree)
 }
 
-fn refuse(package: &str, features: &str, banned: impl Iterator<Item = String>, tree: &BTreeSet<String>) -> Outcome {
+fn refuse(
+    package: &str,
+    features: &str,
+    banned: impl Iterator<Item = String>,
+    tree: &BTreeSet<String>,
+) -> Outcome {
     let found: Vec<String> = banned.filter(|name| tree.contains(name)).collect();
     if found.is_empty() {
         return Ok(());
     }
-    let features = if features.is_empty() { "no features".into() } else { format!("feature {features}") };
-    Err(format!("{package} with {features} must not depend on: {}", found.join(", ")))
+    let features = if features.is_empty() {
+        "no features".into()
+    } else {
+        format!("feature {features}")
+    };
+    Err(format!(
+        "{package} with {features} must not depend on: {}",
+        found.join(", ")
+    ))
 }
 
 /// The names of all crates a user compiles.
 fn dependencies(package: &str, features: &str) -> Result<BTreeSet<String>, String> {
-    let mut tree = cargo(&["tree", "-p", package, "--no-default-features", "--features", features]);
-    tree.args(["--edges", "normal,build", "--prefix", "none", "--format", "{p}"]);
+    let mut tree = cargo(&[
+        "tree",
+        "-p",
+        package,
+        "--no-default-features",
+        "--features",
+        features,
+    ]);
+    tree.args([
+        "--edges",
+        "normal,build",
+        "--prefix",
+        "none",
+        "--format",
+        "{p}",
+    ]);
     let tree = output(tree)?;
-    Ok(tree.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
+    Ok(tree
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .map(str::to_owned)
+        .collect())
 }
 
 #[cfg(test)]
@@ -87,7 +169,8 @@ mod tests {
     #[test]
     fn what_is_banned_is_named() {
         let tree = ["leasehold-core", "proptest"].map(str::to_owned).into();
-        let refused = |names: [&str; 2]| refuse("a", "", names.map(str::to_owned).into_iter(), &tree);
+        let refused =
+            |names: [&str; 2]| refuse("a", "", names.map(str::to_owned).into_iter(), &tree);
         assert_eq!(refused(["libtest-mimic", "leasehold-testbed"]), Ok(()));
         assert_eq!(
             refused(["libtest-mimic", "proptest"]),

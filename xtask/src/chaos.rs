@@ -1,13 +1,13 @@
-//! Runs a campaign: client processes under faults, and the checker over what they saw.
+//! Runs a campaign: client processes under faults, and the checker over their histories.
 
 use std::{env, process::Command};
 
 use crate::{
-    run::{Outcome, cargo, output, run},
+    run::{Outcome, cargo, lab, output, run},
     setup,
 };
 
-/// Runs it with the words that follow the chore's name. `check FOLDER` judges a history again, as it was kept.
+/// Runs it with the words that follow the chore's name. `check FOLDER` judges a kept history again.
 pub(crate) fn chaos() -> Outcome {
     let words: Vec<String> = env::args().skip(2).collect();
     if words.first().is_some_and(|word| word == "check") {
@@ -34,15 +34,28 @@ fn with_servers(built: &[&str], part: &str, words: &[String]) -> Outcome {
 }
 
 fn campaign(built: &[&str], words: &[String]) -> Outcome {
-    // Some of its programs run under it.
-    let mut command = cargo(&["build", "--quiet", "-p", "leasehold-cli", "--all-features"]);
+    // Faults of earlier versions are in no other build.
+    let build = if env::var_os("LEASEHOLD_FAULTS").is_some() {
+        lab
+    } else {
+        cargo
+    };
+    // Some programs of the campaign run under the command.
+    let mut command = build(&["build", "--quiet", "-p", "leasehold-cli", "--all-features"]);
     command.args(built);
     run(command)?;
-    let mut campaign = cargo(&["test", "--quiet", "-p", "leasehold-chaos", "--test", "campaign"]);
+    let mut campaign = build(&[
+        "test",
+        "--quiet",
+        "-p",
+        "leasehold-chaos",
+        "--test",
+        "campaign",
+    ]);
     campaign.args(built).arg("--");
     let mut commit = Command::new("git");
     commit.args(["describe", "--always", "--dirty"]);
-    // What it ran on.
+    // The commit of the run, for the report.
     if let Ok(commit) = output(commit) {
         campaign.env("LEASEHOLD_COMMIT", commit.trim());
     }

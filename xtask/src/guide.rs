@@ -14,14 +14,22 @@ const EXAMPLES: [&str; 5] = [
 /// The blocks of Rust on a page.
 fn blocks(page: &str) -> Vec<&str> {
     let parts = page.split("```rust,ignore\n").skip(1);
-    parts.filter_map(|part| part.split_once("```").map(|(block, _)| block)).collect()
+    parts
+        .filter_map(|part| part.split_once("```").map(|(block, _)| block))
+        .collect()
 }
 
 #[test]
 fn the_page_shows_what_is_tested() {
-    let read = |path: &str| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)).unwrap();
-    let (page, files) = (read("docs/transactions.md"), EXAMPLES.map(read));
-    let examples: Vec<&str> = files.iter().map(|file| file.split_once("\n\n").unwrap().1).collect();
+    let read = |path: &str| {
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)).unwrap()
+    };
+    let page = read("docs/transactions.md");
+    let files = EXAMPLES.map(read);
+    let examples: Vec<&str> = files
+        .iter()
+        .map(|file| file.split_once("\n\n").unwrap().1)
+        .collect();
     assert_eq!(blocks(&page), examples);
 }
 
@@ -31,7 +39,14 @@ fn with_another_sqlx_one_word_differs() {
         let path = format!("../crates/sqlite/beside_sqlx/{version}/src/with_sqlx.rs");
         fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
     };
-    let (old, new) = (read("0.8"), read("0.9"));
-    let differ: Vec<&str> = new.lines().filter(|line| !old.lines().any(|other| other == *line)).collect();
-    assert!(differ.len() == 3 && differ[2].contains("query(AssertSqlSafe(sql))"), "{differ:?}");
+    let old = read("0.8");
+    let new = read("0.9");
+    let differ: Vec<&str> = new
+        .lines()
+        .filter(|line| !old.lines().any(|other| other == *line))
+        .collect();
+    assert!(
+        differ.len() == 3 && differ[2].contains("query(AssertSqlSafe(sql))"),
+        "{differ:?}"
+    );
 }

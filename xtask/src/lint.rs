@@ -1,14 +1,21 @@
-//! Everything that can be said about the code without running it.
+//! All checks of the code that do not run it.
+//!
+//! Each feature and each library alone takes other features of third-party crates, so that most of
+//! their code is checked once more: together that takes longer than all other checks. Only `--all`
+//! does it, which the job in CI has. Otherwise one check stands for them, all stores without TLS as
+//! users build them: it finds code that needs TLS, or the code of the lab, and does not say so.
 
-use std::fs;
+use std::{env, fs};
 
 use crate::{
     bans,
     bench::MANIFEST,
-    run::{Outcome, cargo, run},
+    run::{LAB, Outcome, cargo, lab, run},
     setup, tidy,
 };
 
+/// All stores, without TLS and SASL.
+const STORES: &str = "memory,redis,redlock,etcd,zookeeper,postgres,sqlite,bridge";
 /// The features of the facade that must build alone.
 const FEATURES: [&str; 16] = [
     "",
@@ -29,28 +36,60 @@ const FEATURES: [&str; 16] = [
     "postgres,tls",
 ];
 
-/// Runs every check, cheapest first, and stops at the first that fails.
+/// Runs every check, cheapest first, and stops at the first that fails. It leaves out each feature
+/// and each library alone, unless it is called with `--all`.
 pub(crate) fn lint() -> Outcome {
     run(cargo(&["fmt", "--all", "--check"]))?;
     run(cargo(&["fmt", "--check", "--manifest-path", MANIFEST]))?;
     tidy::tidy()?;
     setup::setup()?;
     bans::bans()?;
-    run(cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"]))?;
-    let mut doc = cargo(&["doc", "--workspace", "--all-features", "--no-deps"]);
-    doc.env("RUSTDOCFLAGS", "-D warnings");
+    let clippy = [
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--all-features",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    // Clippy takes the place of the compiler itself.
+    run(cargo(&[&clippy[..], &LAB].concat()))?;
+    let mut doc = lab(&["doc", "--workspace", "--all-features", "--no-deps"]);
+    doc.env("RUSTDOCFLAGS", "-D warnings --cfg leasehold_lab");
     run(doc)?;
-    for feature in FEATURES {
-        run(cargo(&["check", "-p", "leasehold", "--no-default-features", "--features", feature]))?;
+    // Users build without the code of the lab.
+    run(cargo(&facade(STORES)))?;
+    if env::args().any(|word| word == "--all") {
+        for feature in FEATURES {
+            run(lab(&facade(feature)))?;
+        }
+        each_library_alone()?;
     }
-    each_library_alone()
+    Ok(())
+}
+
+/// Checks the facade with these features alone.
+fn facade(features: &str) -> [&str; 6] {
+    [
+        "check",
+        "-p",
+        "leasehold",
+        "--no-default-features",
+        "--features",
+        features,
+    ]
 }
 
 /// A library that forgets a feature of a dependency builds beside others that have it, and not alone.
 fn each_library_alone() -> Outcome {
     let crates = fs::read_dir("crates").map_err(|error| format!("reading crates: {error}"))?;
-    let mut names: Vec<String> =
-        crates.flatten().map(|entry| format!("leasehold-{}", entry.file_name().display())).collect();
+    let mut names: Vec<String> = crates
+        .flatten()
+        .map(|entry| format!("leasehold-{}", entry.file_name().display()))
+        .collect();
     names.sort();
-    names.iter().try_for_each(|name| run(cargo(&["check", "-p", name])))
+    names
+        .iter()
+        .try_for_each(|name| run(lab(&["check", "-p", name])))
 }

@@ -1,4 +1,4 @@
-//! What the tests need on the machine, and how it gets there.
+//! The programs and files that the tests need on the machine, and their installation.
 
 use std::{
     env, fs,
@@ -31,7 +31,8 @@ const NEEDED: [(&str, &str); 16] = [
 /// Has a folder for each version, with the programs in its `bin`.
 const POSTGRES: &str = "/usr/lib/postgresql";
 
-/// What `protoc` imports from the `include` folder beside its own. Its package only recommends the one that brings it.
+/// A file that `protoc` imports from the `include` folder beside its own. Its package only
+/// recommends the package with this file.
 const WELL_KNOWN_TYPES: &str = "include/google/protobuf/descriptor.proto";
 
 /// The other tools' clients that share locks with ours, for the Python of Debian. `LEASEHOLD_PYTHON` names another, which
@@ -46,10 +47,15 @@ pub(crate) fn setup() -> Outcome {
     if missing.is_empty() {
         return Ok(());
     }
-    let install: Vec<&str> = ["install", "-y", "--no-install-recommends"].into_iter().chain(missing).collect();
+    let install: Vec<&str> = ["install", "-y", "--no-install-recommends"]
+        .into_iter()
+        .chain(missing)
+        .collect();
     let by_hand = format!("apt-get update && apt-get {}", install.join(" "));
     if !is_root()? {
-        return Err(format!("the tests need more packages; as root, run: {by_hand}"));
+        return Err(format!(
+            "the tests need more packages; as root, run: {by_hand}"
+        ));
     }
     println!("setup: {by_hand}");
     run::run(apt(&["update"])).and_then(|()| run::run(apt(&install))).map_err(|error| {
@@ -57,20 +63,28 @@ pub(crate) fn setup() -> Outcome {
     })?;
     match self::missing() {
         still if still.is_empty() => Ok(()),
-        still => Err(format!("still missing after the installation: {}", still.join(" "))),
+        still => Err(format!(
+            "still missing after the installation: {}",
+            still.join(" ")
+        )),
     }
 }
 
 /// The protocol compiler that building etcd's client takes: `PROTOC`, or the one in `PATH`.
 pub(crate) fn protoc() -> Option<PathBuf> {
-    env::var_os("PROTOC").map(PathBuf::from).filter(|path| path.is_file()).or_else(|| which::which("protoc").ok())
+    env::var_os("PROTOC")
+        .map(PathBuf::from)
+        .filter(|path| path.is_file())
+        .or_else(|| which::which("protoc").ok())
 }
 
 fn missing() -> Vec<&'static str> {
     let missing = NEEDED.into_iter().filter(|(file, _)| match *file {
         "protoc" => protoc().is_none(),
         WELL_KNOWN_TYPES => !protoc().is_some_and(|protoc| has_well_known_types(&protoc)),
-        POSTGRES => !["postgres", "initdb", "pg_basebackup"].into_iter().all(of_any_postgres),
+        POSTGRES => !["postgres", "initdb", "pg_basebackup"]
+            .into_iter()
+            .all(of_any_postgres),
         REDIS_PY | KAZOO if env::var_os("LEASEHOLD_PYTHON").is_some() => false,
         file => !Path::new(file).is_file() && which::which(file).is_err(),
     });
@@ -79,14 +93,18 @@ fn missing() -> Vec<&'static str> {
 
 fn of_any_postgres(program: &str) -> bool {
     let versions = fs::read_dir(POSTGRES).into_iter().flatten().flatten();
-    versions.into_iter().any(|version| version.path().join("bin").join(program).is_file())
+    versions
+        .into_iter()
+        .any(|version| version.path().join("bin").join(program).is_file())
 }
 
 fn has_well_known_types(protoc: &Path) -> bool {
     // A link in `PATH` may point to where the compiler really lives.
     let real = protoc.canonicalize().unwrap_or_else(|_| protoc.into());
     let beside = |protoc: &Path| Some(protoc.parent()?.parent()?.join(WELL_KNOWN_TYPES).is_file());
-    [protoc, &real].into_iter().any(|protoc| beside(protoc).unwrap_or(false))
+    [protoc, &real]
+        .into_iter()
+        .any(|protoc| beside(protoc).unwrap_or(false))
 }
 
 fn is_root() -> Result<bool, String> {
@@ -97,7 +115,11 @@ fn is_root() -> Result<bool, String> {
 
 fn apt(args: &[&str]) -> Command {
     let mut command = Command::new("apt-get");
-    command.args(["-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3"]).args(args);
-    command.env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+    command
+        .args(["-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3"])
+        .args(args);
+    command
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdin(Stdio::null());
     command
 }

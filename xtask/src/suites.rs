@@ -1,61 +1,137 @@
-//! What `cargo xtask test` runs beyond the test targets of the workspace, which cargo names itself, and how some of them
-//! want to be run.
+//! The suites of `cargo xtask test` beyond the test targets of the workspace, which cargo names
+//! itself, and special ways to run some targets.
+//!
+//! A run without `--all` shows for each store, on a real server, every promise and every way to
+//! lose one. It leaves out what another suite shows of the same code ([`SLICES`]), and builds with
+//! other features or other versions, which change with a manifest and not with each line
+//! ([`BUILDS`]).
 
-/// Something that cargo builds in a way of its own, and runs: a heading, and the words after `cargo`.
+/// Suites that cargo builds in their own way and runs: a heading, and the words after `cargo`.
 pub(crate) const BY_CARGO: &[(&str, &[&str])] = &[
-    ("what a plain `cargo test` runs", &["test", "--no-fail-fast"]),
-    ("schedules of core", SCHEDULES),
     ("documentation tests", DOCUMENTATION),
-    ("sqlite beside sqlx 0.8", &beside_sqlx("crates/sqlite/beside_sqlx/0.8/Cargo.toml")),
-    ("sqlite beside sqlx 0.9", &beside_sqlx("crates/sqlite/beside_sqlx/0.9/Cargo.toml")),
+    ("schedules of core", SCHEDULES),
 ];
 
-/// A program that has our SQLite store and sqlx, of which a program can link only one SQLite. It is no part of the workspace, which can
-/// have only one, too.
+/// Variables of the suites of [`BY_CARGO`], without `--all`. A mistake in the order of two threads
+/// is found in most of the first schedules or in one of thousands.
+pub(crate) const FEW_SCHEDULES: (&str, &str) = ("LEASEHOLD_SCHEDULES", "60");
+
+/// Suites like [`BY_CARGO`] that only `--all` runs, because each builds most crates once more.
+pub(crate) const BUILDS: &[(&str, &[&str])] = &[
+    (
+        "what a plain `cargo test` runs",
+        &["test", "--no-fail-fast"],
+    ),
+    (
+        "sqlite beside sqlx 0.8",
+        &beside_sqlx("crates/sqlite/beside_sqlx/0.8/Cargo.toml"),
+    ),
+    (
+        "sqlite beside sqlx 0.9",
+        &beside_sqlx("crates/sqlite/beside_sqlx/0.9/Cargo.toml"),
+    ),
+];
+
+/// A program with Leasehold's SQLite store and sqlx, because a program can link only one SQLite. It
+/// is not a part of the workspace, which can also have only one.
 const fn beside_sqlx(manifest: &'static str) -> [&'static str; 5] {
-    ["test", "--no-fail-fast", "--target-dir=target/beside_sqlx", "--manifest-path", manifest]
+    [
+        "test",
+        "--no-fail-fast",
+        "--target-dir=target/beside_sqlx",
+        "--manifest-path",
+        manifest,
+    ]
 }
 
-/// Without the store that the simulation builds of the same files under another name, as `--doc` heeds no `doctest = false`.
-const DOCUMENTATION: &[&str] =
-    &["test", "--no-fail-fast", "--workspace", "--exclude=leasehold-sim-zookeeper", "--all-features", "--doc"];
+/// The documentation tests, without the store that the simulation builds of the same files under
+/// another name: `--doc` ignores `doctest = false`.
+const DOCUMENTATION: &[&str] = &[
+    "test",
+    "--no-fail-fast",
+    "--workspace",
+    "--exclude=leasehold-sim-zookeeper",
+    "--all-features",
+    "--doc",
+];
 
-/// Built apart, so that what all others are built of is not built anew.
+/// The schedules of core, with a target folder of their own, so that the artifacts of the other
+/// builds are not built anew.
 const SCHEDULES: &[&str] = &[
     "test",
     "--config=build.rustflags=['--cfg=shuttle', '-Dwarnings']",
     "--target-dir=target/shuttle",
     "--package=leasehold-core",
-    "--features=simulation",
+    "--features=shuttle",
     "--test=schedules",
 ];
 
-/// The same, at the very end: it builds another `leasehold` in the place of the one that other suites start.
-pub(crate) const BY_CARGO_LAST: &[(&str, &[&str])] =
-    &[("cli: what a build lacks", &["test", "-p", "leasehold-cli", "--no-default-features", "--test", "features"])];
+/// Suites like [`BUILDS`], at the very end: they build another `leasehold` in place of the one
+/// that other suites start.
+pub(crate) const BUILDS_AT_LAST: &[(&str, &[&str])] = &[(
+    "cli: what a build lacks",
+    &[
+        "test",
+        "-p",
+        "leasehold-cli",
+        "--no-default-features",
+        "--test",
+        "features",
+    ],
+)];
 
-/// Test targets of the root package that the plain `cargo test` runs, built no differently than with all features.
-pub(crate) const IN_PLAIN: &[&str] = &["memory", "blocking"];
+/// The suites that take longest: they begin first, so that nothing long is left at the end.
+pub(crate) const LONG: &[&str] = &["servers", "command", "campaign", "conformance", "faults"];
 
-/// What takes longest begins first, so that nothing long is left at the end.
-pub(crate) const LONG: &[&str] = &["servers", "command", "campaign", "conformance", "faults", "mutants", "measures"];
+/// Suites that compute and do not wait. They stand in one row with the runs of cargo, because the
+/// others must be on time.
+pub(crate) const BUSY: &[(&str, &str)] = &[
+    ("leasehold-conformance", "mutants"),
+    ("leasehold-conformance", "models"),
+    ("leasehold-models", "models"),
+    ("leasehold-sim", "simulated_suite"),
+    ("leasehold-sim", "simulation"),
+];
 
 /// Test targets that measure processor time, or fill the machine: nothing else runs beside them.
-pub(crate) const ALONE: &[(&str, &str)] = &[("leasehold-sqlite", "measures"), ("leasehold-compare", "stores")];
+pub(crate) const ALONE: &[(&str, &str)] = &[
+    ("leasehold-sqlite", "measures"),
+    ("leasehold-compare", "stores"),
+];
 
-/// The same where not everything is judged, and why. How a server is reached decides little of what is said of locks: what waits,
-/// loses, cancels and excludes is judged over TLS too, in a Cluster, and over three servers.
+/// Suites that only `--all` runs. The modules `tls`, `sasl` and `pooled` of a store show what these
+/// ways to a server change, and another suite runs over three servers, with TLS where the store
+/// has it.
+pub(crate) const WHOLE_ONLY: &[(&str, &str)] = &[
+    ("leasehold-redis", "conformance_tls"),
+    ("leasehold-redis", "conformance_redlock_tls"),
+    ("leasehold-etcd", "conformance_tls"),
+    ("leasehold-postgres", "conformance_pooled"),
+    ("leasehold-zookeeper", "conformance_sasl"),
+];
+
+/// Suites of which only a slice runs. The way in which a server is reached affects few of the
+/// promises, so in a Cluster and in the other set-ups only the cases of exclusion,
+/// waiting, cancellation, loss and tokens are judged; so they are on simulated servers, beside
+/// which the real ones pass them all. `verify` judges each server by all cases that the store's own
+/// suite has, so only three servers show what it finds and that it leaves nothing behind.
 pub(crate) const SLICES: &[(&str, &str, &[&str])] = &[
-    ("leasehold-redis", "conformance_tls", SLICE),
     ("leasehold-redis", "conformance_sentinel", SLICE),
     ("leasehold-redis", "conformance_cluster", SLICE),
-    ("leasehold-redlock", "conformance_tls", SLICE),
-    ("leasehold-etcd", "conformance_tls", SLICE),
     ("leasehold-etcd", "conformance_cluster", SLICE),
-    ("leasehold-postgres", "conformance_bells", SLICE),
-    ("leasehold-postgres", "conformance_pooled", SLICE),
-    ("leasehold-zookeeper", "conformance_sasl", SLICE),
+    ("leasehold-postgres", "conformance_listen", SLICE),
     ("leasehold-zookeeper", "conformance_ensemble", SLICE),
+    ("leasehold-sim", "simulated_suite", SLICE),
+    (
+        "leasehold-verify",
+        "servers",
+        &[
+            "--skip=a_safe_redis",
+            "--skip=an_etcd",
+            "--skip=a_zookeeper",
+            "--skip=a_postgres",
+        ],
+    ),
 ];
 const SLICE: &[&str] = &[
     "--skip=at_once/",
@@ -79,18 +155,7 @@ const SLICE: &[&str] = &[
 ];
 
 /// Words for the test binary itself. The command's tests mostly wait for leases to end.
-pub(crate) const WORDS: &[(&str, &str, &[&str])] =
-    &[("leasehold-verify", "servers", &["--test-threads=2"]), ("leasehold-cli", "command", &["--test-threads=4"])];
-
-/// Examples, each of which runs to its end without a server.
-pub(crate) const EXAMPLES: &[&str] = &[
-    "quickstart",
-    "swap_stores",
-    "fencing",
-    "counter",
-    "readers_writers",
-    "permits",
-    "leader",
-    "transfer",
-    "blocking",
+pub(crate) const WORDS: &[(&str, &str, &[&str])] = &[
+    ("leasehold-verify", "servers", &["--test-threads=2"]),
+    ("leasehold-cli", "command", &["--test-threads=4"]),
 ];

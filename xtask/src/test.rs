@@ -1,4 +1,5 @@
-//! Builds every suite, runs several side by side, passes on what each has printed when it ends, and counts.
+//! Builds every suite, runs several side by side, prints the output of each when it ends, and
+//! counts the tests.
 
 use std::{
     collections::VecDeque,
@@ -11,17 +12,24 @@ use std::{
 };
 
 use crate::{
-    binaries::{self, Binary},
+    binaries::{self, Binary, Kind},
     matrix::Matrix,
-    run::{Outcome, cargo, shown},
+    run::{Outcome, cargo, lab, shown},
     setup,
-    suites::{ALONE, BY_CARGO, BY_CARGO_LAST, EXAMPLES, IN_PLAIN, LONG, SLICES, WORDS},
+    suites::{
+        ALONE, BUILDS, BUILDS_AT_LAST, BUSY, BY_CARGO, FEW_SCHEDULES, LONG, SLICES, WHOLE_ONLY,
+        WORDS,
+    },
 };
 
-/// How many suites run side by side beyond one for each core: much of their time they wait for leases to end.
+/// The number of suites that run side by side beyond one for each core: most of them wait for leases
+/// to end, and compute in a quarter of their time.
 const BEYOND_CORES: usize = 2;
 
-/// Something to run, with what counts as its success.
+/// The number of lines that the summary repeats of the output of a failed test.
+const LINES_OF_A_FAILURE: usize = 12;
+
+/// A suite to run, with the condition for its success.
 struct Suite {
     name: String,
     command: Command,
@@ -29,7 +37,7 @@ struct Suite {
     must_count: bool,
 }
 
-/// What a suite said about itself.
+/// The numbers of tests that a suite reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Count {
     passed: u64,
@@ -37,41 +45,69 @@ struct Count {
     ignored: u64,
 }
 
-/// How a suite went.
+/// The result of a suite.
 struct Report {
     name: String,
     count: Count,
     trouble: Option<String>,
     took: Duration,
+    /// The output of its failed tests, shortened.
+    failures: String,
 }
 
-/// Prepares the machine and runs everything, also after a failure, so that one run tells all there is to know. Of some suites it is
-/// a slice, unless it is called with `--all`. `--suite PACKAGE/TARGET`, which may stand several times, runs those alone.
+/// Prepares the machine and runs everything, also after a failure, so that one run shows all
+/// failures. Some suites run only in part or not at all, unless it is called with `--all`. With `--suite
+/// PACKAGE/SUITE`, which may be given several times, it runs only those suites; a suite is a test
+/// target, or a module of the target `it`.
 pub(crate) fn test() -> Outcome {
     let only = chosen(env::args().skip(2))?;
     setup::setup()?;
-    let is_chosen = |binary: &Binary| match &only[..] {
-        [] => binary.package != "leasehold" || !IN_PLAIN.contains(&&*binary.target),
-        _ => only.iter().any(|(package, target)| *package == binary.package && *target == binary.target),
+    let is_in = |table: &[(&str, &str)], binary: &Binary| {
+        table.contains(&(&*binary.package, &*binary.target))
     };
-    let (alone, mut together): (Vec<Binary>, Vec<Binary>) = binaries::build(&only)?
+    let is_chosen = |binary: &Binary| match &only[..] {
+        [] => is_whole() || !is_in(WHOLE_ONLY, binary),
+        _ => only
+            .iter()
+            .any(|(package, target)| *package == binary.package && *target == binary.target),
+    };
+    let (alone, others): (Vec<Binary>, Vec<Binary>) = binaries::build(&only)?
         .into_iter()
         .filter(is_chosen)
-        .partition(|binary| ALONE.contains(&(&*binary.package, &*binary.target)));
-    together.sort_by_key(|binary| LONG.iter().position(|long| *long == binary.target).unwrap_or(LONG.len()));
-    // Runs of cargo wait for each other: they stand in one row.
-    let is_all = only.is_empty();
-    let cargos = BY_CARGO.iter().map(by_cargo).chain(EXAMPLES.iter().map(example)).filter(|_| is_all).collect();
-    let rows = [cargos].into_iter().chain(together.iter().map(|binary| vec![suite(binary)]));
+        .partition(|binary| is_in(ALONE, binary));
+    let (busy, mut together): (Vec<Binary>, Vec<Binary>) =
+        others.into_iter().partition(|binary| is_in(BUSY, binary));
+    together.sort_by_key(|binary| {
+        LONG.iter()
+            .position(|long| *long == binary.target)
+            .unwrap_or(LONG.len())
+    });
+    // Runs of cargo would wait for each other.
+    let due = |suites: &[(&str, &[&str])], is_due: bool| -> Vec<Suite> {
+        suites.iter().filter(|_| is_due).map(by_cargo).collect()
+    };
+    let is_every_suite = only.is_empty();
+    let is_whole = is_every_suite && is_whole();
+    let mut row = due(BY_CARGO, is_every_suite);
+    row.extend(busy.iter().map(suite));
+    row.extend(due(BUILDS, is_whole));
+    let rows = [row]
+        .into_iter()
+        .chain(together.iter().map(|binary| vec![suite(binary)]));
     let mut run = Run::default();
     run.side_by_side(rows.collect());
-    let last = alone.iter().map(suite).chain(BY_CARGO_LAST.iter().map(by_cargo).filter(|_| is_all));
+    let last = alone.iter().map(suite).chain(due(BUILDS_AT_LAST, is_whole));
     run.side_by_side(VecDeque::from([last.collect()]));
     let matrix = run.matrix.judge();
     summarize(&run.reports).and(matrix)
 }
 
-/// The suites that are named behind `--suite`, each as the names of its package and its target.
+/// Nothing is left out.
+fn is_whole() -> bool {
+    env::args().any(|word| word == "--all")
+}
+
+/// The suites that are named behind `--suite`, each as the names of its package and its own.
 fn chosen(mut words: impl Iterator<Item = String>) -> Result<Vec<(String, String)>, String> {
     let mut chosen = Vec::new();
     while let Some(word) = words.next() {
@@ -79,34 +115,73 @@ fn chosen(mut words: impl Iterator<Item = String>) -> Result<Vec<(String, String
             "--all" => {}
             "--suite" => {
                 let name = words.next().unwrap_or_default();
-                let parts = name.split_once('/').filter(|(package, target)| !package.is_empty() && !target.is_empty());
-                let (package, target) = parts.ok_or_else(|| format!("--suite PACKAGE/TARGET, not {name:?}"))?;
+                let parts = name
+                    .split_once('/')
+                    .filter(|(package, target)| !package.is_empty() && !target.is_empty());
+                let (package, target) =
+                    parts.ok_or_else(|| format!("--suite PACKAGE/SUITE, not {name:?}"))?;
                 chosen.push((package.to_owned(), target.to_owned()));
             }
-            other => return Err(format!("it knows --all and --suite PACKAGE/TARGET, not {other:?}")),
+            other => {
+                return Err(format!(
+                    "it knows --all and --suite PACKAGE/SUITE, not {other:?}"
+                ));
+            }
         }
     }
     Ok(chosen)
 }
 
 fn suite(binary: &Binary) -> Suite {
-    let Binary { package, target, is_suite, .. } = binary;
+    let Binary {
+        package,
+        target,
+        kind,
+        ..
+    } = binary;
     let of = |table: &[(&str, &str, &'static [&'static str])]| {
-        table.iter().find(|(p, t, _)| p == package && t == target).map_or(&[][..], |(_, _, words)| words)
+        table
+            .iter()
+            .find(|(p, t, _)| p == package && t == target)
+            .map_or(&[][..], |(_, _, words)| words)
     };
-    let slice = if env::args().any(|word| word == "--all") { &[][..] } else { of(SLICES) };
-    let what = if *is_suite { target } else { "unit tests" };
-    let name = format!("{package}: {what}{}", if slice.is_empty() { "" } else { " (a slice of it)" });
-    Suite { name, command: binary.command(&[of(WORDS), slice].concat()), must_count: *is_suite }
+    let slice = if is_whole() { &[][..] } else { of(SLICES) };
+    let mut name = match kind {
+        Kind::Suite => format!("{package}: {target}"),
+        Kind::UnitTests => format!("{package}: unit tests"),
+        Kind::Example => format!("example: {target}"),
+    };
+    if !slice.is_empty() {
+        name.push_str(" (a slice of it)");
+    }
+    Suite {
+        name,
+        command: binary.command(&[of(WORDS), slice].concat()),
+        must_count: *kind == Kind::Suite,
+    }
 }
 
 fn by_cargo((name, words): &(&str, &[&str])) -> Suite {
-    Suite { name: (*name).into(), command: cargo(words), must_count: true }
+    Suite {
+        name: (*name).into(),
+        command: of_cargo(words),
+        must_count: true,
+    }
 }
 
-fn example(name: &&str) -> Suite {
-    let command = cargo(&["run", "--quiet", "--example", name]);
-    Suite { name: format!("example: {name}"), command, must_count: false }
+/// A run with a target folder of its own has flags of its own. The other runs use the existing
+/// build.
+fn of_cargo(words: &[&str]) -> Command {
+    let mut command = if words.iter().any(|word| word.starts_with("--target-dir")) {
+        cargo(words)
+    } else {
+        lab(words)
+    };
+    let (variable, few) = FEW_SCHEDULES;
+    if !is_whole() && env::var_os(variable).is_none() {
+        command.env(variable, few);
+    }
+    command
 }
 
 #[derive(Default)]
@@ -118,16 +193,26 @@ struct Run {
 impl Run {
     /// Runs these rows of suites, each row one suite after the other.
     fn side_by_side(&mut self, rows: VecDeque<Vec<Suite>>) {
-        let (rows, run) = (Mutex::new(rows), Mutex::new(self));
+        let rows = Mutex::new(rows);
+        let run = Mutex::new(self);
         let work = || {
             loop {
-                let row = rows.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                let row = rows
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .pop_front();
                 for suite in row.into_iter().flatten() {
                     println!("begins: {}", suite.name);
                     let (report, printed) = suite.run();
-                    run.lock().unwrap_or_else(PoisonError::into_inner).take_in(report, &printed);
+                    run.lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .take_in(report, &printed);
                 }
-                if rows.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+                if rows
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .is_empty()
+                {
                     return;
                 }
             }
@@ -140,18 +225,27 @@ impl Run {
     }
 
     fn take_in(&mut self, report: Report, printed: &str) {
-        println!("\n==== {}\n{printed}---- {}: {:.1} s", report.name, report.name, report.took.as_secs_f64());
+        println!(
+            "\n==== {}\n{printed}---- {}: {:.1} s",
+            report.name,
+            report.name,
+            report.took.as_secs_f64()
+        );
         printed.lines().for_each(|line| self.matrix.add(line));
         self.reports.push(report);
-        // What is lost of it is only the showing.
+        // A failed flush only delays the output.
         let _ = io::stdout().flush();
     }
 }
 
 impl Suite {
-    /// Runs it to its end; what it printed comes with the report.
+    /// Runs the suite to its end. Returns the report and the output.
     fn run(self) -> (Report, String) {
-        let Suite { name, command, must_count } = self;
+        let Suite {
+            name,
+            command,
+            must_count,
+        } = self;
         let said = shown(&command);
         let begin = SystemTime::now();
         let (printed, mut trouble) = match captured(command) {
@@ -164,25 +258,64 @@ impl Suite {
         if must_count && trouble.is_none() && count.passed == 0 {
             trouble = Some("no test ran".into());
         }
-        (Report { name, count, trouble, took }, printed)
+        let failures = failures(&printed);
+        (
+            Report {
+                name,
+                count,
+                trouble,
+                took,
+                failures,
+            },
+            printed,
+        )
     }
 }
 
 /// Runs a command with its output and its complaints in one file, as a terminal would show them.
 fn captured(mut command: Command) -> io::Result<(String, Option<String>)> {
     let mut file = tempfile::tempfile()?;
-    command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file.try_clone()?);
+    command
+        .stdin(Stdio::null())
+        .stdout(file.try_clone()?)
+        .stderr(file.try_clone()?);
     let status = command.status()?;
     let mut printed = Vec::new();
     file.rewind()?;
     file.read_to_end(&mut printed)?;
-    Ok((String::from_utf8_lossy(&printed).into_owned(), (!status.success()).then(|| status.to_string())))
+    Ok((
+        String::from_utf8_lossy(&printed).into_owned(),
+        (!status.success()).then(|| status.to_string()),
+    ))
+}
+
+/// Returns the output of the failed tests, each shortened to its first lines.
+fn failures(printed: &str) -> String {
+    let mut left = 0;
+    let mut lines = Vec::new();
+    for line in printed.lines() {
+        if line.starts_with("---- ") {
+            left = LINES_OF_A_FAILURE;
+        } else if ["failures:", "test result: "]
+            .iter()
+            .any(|end| line.starts_with(end))
+        {
+            left = 0;
+        }
+        if left > 0 {
+            lines.push(line);
+            left -= 1;
+        }
+    }
+    lines.join("\n")
 }
 
 impl Count {
     /// Adds a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; …`.
     fn add(&mut self, line: &str) {
-        let Some(result) = line.strip_prefix("test result: ") else { return };
+        let Some(result) = line.strip_prefix("test result: ") else {
+            return;
+        };
         let words: Vec<&str> = result.split_whitespace().collect();
         for pair in words.windows(2) {
             let number = pair[0].parse::<u64>().unwrap_or_default();
@@ -199,21 +332,52 @@ impl Count {
 /// One line for each suite, and at last the sum. A suite that failed without a failed test counts as one.
 fn summarize(reports: &[Report]) -> Outcome {
     println!("\n==== summary");
-    let (mut passed, mut failed) = (0, 0);
-    for Report { name, count, trouble, took } in reports {
+    let mut passed = 0;
+    let mut failed = 0;
+    for Report {
+        name,
+        count,
+        trouble,
+        took,
+        ..
+    } in reports
+    {
         passed += count.passed;
-        failed += if trouble.is_some() { count.failed.max(1) } else { count.failed };
-        let verdict = if trouble.is_none() && count.failed == 0 { "ok" } else { "FAILED" };
-        let ignored = if count.ignored > 0 { format!(", {} ignored", count.ignored) } else { String::new() };
-        let trouble = trouble.as_deref().map(|trouble| format!(" ({trouble})")).unwrap_or_default();
+        failed += if trouble.is_some() {
+            count.failed.max(1)
+        } else {
+            count.failed
+        };
+        let verdict = if trouble.is_none() && count.failed == 0 {
+            "ok"
+        } else {
+            "FAILED"
+        };
+        let ignored = if count.ignored > 0 {
+            format!(", {} ignored", count.ignored)
+        } else {
+            String::new()
+        };
+        let trouble = trouble
+            .as_deref()
+            .map(|trouble| format!(" ({trouble})"))
+            .unwrap_or_default();
         let seconds = took.as_secs_f64();
         println!(
             "{verdict:6} {name}: {} passed, {} failed{ignored} in {seconds:.1} s{trouble}",
             count.passed, count.failed
         );
     }
+    // Whoever has only the end of the output sees the reasons.
+    for report in reports.iter().filter(|report| !report.failures.is_empty()) {
+        println!("\n==== failed in {}\n{}", report.name, report.failures);
+    }
     println!("\n{passed} passed, {failed} failed");
-    if failed == 0 { Ok(()) } else { Err("not everything passed".into()) }
+    if failed == 0 {
+        Ok(())
+    } else {
+        Err("not everything passed".into())
+    }
 }
 
 #[cfg(test)]
@@ -225,10 +389,41 @@ mod tests {
         let chosen = |words: &str| chosen(words.split_whitespace().map(str::to_owned));
         assert_eq!(chosen("--all"), Ok(Vec::new()));
         let two = chosen("--suite a/x --all --suite b/y").unwrap();
-        assert_eq!(two, [("a", "x"), ("b", "y")].map(|(package, target)| (package.to_owned(), target.to_owned())));
-        for wrong in ["--suite", "--suite a", "--suite /x", "--suite a/", "a/x", "--al"] {
+        assert_eq!(
+            two,
+            [("a", "x"), ("b", "y")]
+                .map(|(package, target)| (package.to_owned(), target.to_owned()))
+        );
+        for wrong in [
+            "--suite",
+            "--suite a",
+            "--suite /x",
+            "--suite a/",
+            "a/x",
+            "--al",
+        ] {
             assert!(chosen(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_summary_repeats_the_beginning_of_each_failure() {
+        let lines = |n: usize| (0..n).map(|i| format!("{i}\n")).collect::<String>();
+        let printed = format!(
+            "test a ... FAILED\n\nfailures:\n\n---- a stdout ----\n{}---- b stdout ----\n{}failures:\n    a\n    b\n\ntest result: FAILED. 0 passed\n",
+            lines(100),
+            lines(2)
+        );
+        let repeated = failures(&printed);
+        assert!(
+            repeated.starts_with("---- a stdout ----\n0\n"),
+            "{repeated}"
+        );
+        assert!(
+            repeated.ends_with("10\n---- b stdout ----\n0\n1"),
+            "{repeated}"
+        );
+        assert_eq!(failures("test result: ok. 1 passed; 0 failed"), "");
     }
 
     #[test]
@@ -237,6 +432,13 @@ mod tests {
         count.add("test result: ok. 13 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.86s");
         count.add("test result: FAILED. 1 passed; 4 failed; 0 ignored; 0 measured; 0 filtered out");
         count.add("test a_test_result: passed; 7 passed");
-        assert_eq!(count, Count { passed: 14, failed: 4, ignored: 2 });
+        assert_eq!(
+            count,
+            Count {
+                passed: 14,
+                failed: 4,
+                ignored: 2
+            }
+        );
     }
 }

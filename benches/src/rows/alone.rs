@@ -22,7 +22,9 @@ struct Cycles(Duration);
 impl Workload for Cycles {
     fn of<S: Subject>(&self, label: &str, subject: S) -> Contender {
         let window = self.0;
-        Contender::new(label, move |meter| cycles(subject.clone(), "alone", meter, window))
+        Contender::new(label, move |meter| {
+            cycles(subject.clone(), "alone", meter, window)
+        })
     }
 }
 
@@ -46,7 +48,17 @@ impl Row for Alone {
 
     fn shows(&self) -> &'static [Metric] {
         use Metric::*;
-        &[Median, ClientCpu, ServerCpu, Requests, Calls, Bytes, Parks, Allocations, Allocated]
+        &[
+            Median,
+            ClientCpu,
+            ServerCpu,
+            Requests,
+            Calls,
+            Bytes,
+            Parks,
+            Allocations,
+            Allocated,
+        ]
     }
 
     async fn contenders(&self, server: &Arc<Server>, plan: &Plan) -> Result<Vec<Contender>> {

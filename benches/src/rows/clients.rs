@@ -23,7 +23,8 @@ impl Row for Clients {
     }
 
     fn title(&self, _: &Plan) -> String {
-        "Clients of one task each on one fair lock, with nothing to do in it: for each hand-over".into()
+        "Clients of one task each on one fair lock, with nothing to do in it: for each hand-over"
+            .into()
     }
 
     fn stores(&self) -> &'static [Store] {
@@ -42,7 +43,11 @@ impl Row for Clients {
     async fn contenders(&self, server: &Arc<Server>, plan: &Plan) -> Result<Vec<Contender>> {
         let (mut clients, mut contenders) = (Vec::new(), Vec::new());
         // A client of PostgreSQL is three processes of the server.
-        let most = if matches!(**server, Server::Postgres(_)) { 100 } else { usize::MAX };
+        let most = if matches!(**server, Server::Postgres(_)) {
+            100
+        } else {
+            usize::MAX
+        };
         for &crowd in plan.clients().iter().filter(|crowd| **crowd <= most) {
             while clients.len() < crowd {
                 clients.push(Ours::fair(server).await?);

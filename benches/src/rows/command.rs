@@ -41,7 +41,9 @@ impl Row for Command {
     }
 
     async fn contenders(&self, server: &Arc<Server>, plan: &Plan) -> Result<Vec<Contender>> {
-        let Server::File(folder) = &**server else { return Err("this needs a file".into()) };
+        let Server::File(folder) = &**server else {
+            return Err("this needs a file".into());
+        };
         let window = plan.long_window();
         let contender = |label: &str, words: Vec<String>, size: Option<u64>| {
             let words: Arc<[String]> = words.into();
@@ -58,10 +60,20 @@ impl Row for Command {
         let lock = folder.path().join("flock").display().to_string();
         // `cargo xtask bench` builds it into the same folder.
         let ours = env::current_exe()?.with_file_name("leasehold");
-        let size = fs::metadata(&ours).map_err(|e| format!("{}: {e}", ours.display()))?.len();
+        let size = fs::metadata(&ours)
+            .map_err(|e| format!("{}: {e}", ours.display()))?
+            .len();
         // Its own: what other rows have left behind is not its matter.
         let store = format!("sqlite://{}", folder.path().join("command.db").display());
-        let run = [&ours.display().to_string(), "run", "x", "--store", &store, "--", PROGRAM];
+        let run = [
+            &ours.display().to_string(),
+            "run",
+            "x",
+            "--store",
+            &store,
+            "--",
+            PROGRAM,
+        ];
         Ok(vec![
             contender("flock", words(&["flock", &lock, PROGRAM]), None),
             contender("leasehold", words(&run), Some(size)),

@@ -22,7 +22,9 @@ pub struct Fast;
 
 fn crowd<S: Subject>(label: &str, subject: S, plan: &Plan) -> Contender {
     let (client, window): (Arc<[S]>, _) = ([subject].into(), plan.window());
-    Contender::new(label, move |meter| contended(client.clone(), "fast", TASKS, Duration::ZERO, meter, window))
+    Contender::new(label, move |meter| {
+        contended(client.clone(), "fast", TASKS, Duration::ZERO, meter, window)
+    })
 }
 
 #[async_trait]
@@ -45,7 +47,16 @@ impl Row for Fast {
 
     fn shows(&self) -> &'static [Metric] {
         use Metric::*;
-        &[Time, Turn, ClientCpu, ServerCpu, Requests, Allocations, Jain, LongestWait]
+        &[
+            Time,
+            Turn,
+            ClientCpu,
+            ServerCpu,
+            Requests,
+            Allocations,
+            Jain,
+            LongestWait,
+        ]
     }
 
     async fn contenders(&self, server: &Arc<Server>, plan: &Plan) -> Result<Vec<Contender>> {

@@ -27,7 +27,11 @@ fn cycles(plan: &Plan, server: &Server) -> usize {
 
 /// Those that have a server are asked by so many tasks at once.
 fn tasks(server: &Server) -> usize {
-    if matches!(server, Server::Memory | Server::File(_)) { 1 } else { 64 }
+    if matches!(server, Server::Memory | Server::File(_)) {
+        1
+    } else {
+        64
+    }
 }
 
 #[async_trait]
@@ -42,7 +46,9 @@ impl Row for Flat {
             false => "20,000 (Redlock, etcd, ZooKeeper and PostgreSQL: 2,000)",
         };
         let rounds = self.rounds(plan).0;
-        format!("{rounds} times {cycles} cycles of one client: time for each cycle, growth for all of a round")
+        format!(
+            "{rounds} times {cycles} cycles of one client: time for each cycle, growth for all of a round"
+        )
     }
 
     fn stores(&self) -> &'static [Store] {
@@ -51,7 +57,11 @@ impl Row for Flat {
 
     /// With `--rounds 500` there are a million of each.
     fn rounds(&self, plan: &Plan) -> (usize, bool) {
-        (plan.rounds.unwrap_or(if plan.quick { plan.rounds() } else { 50 }), true)
+        (
+            plan.rounds
+                .unwrap_or(if plan.quick { plan.rounds() } else { 50 }),
+            true,
+        )
     }
 
     fn heads(&self) -> &'static [Metric] {
@@ -63,11 +73,28 @@ impl Row for Flat {
     }
 
     async fn contenders(&self, server: &Arc<Server>, plan: &Plan) -> Result<Vec<Contender>> {
-        let (client, count, tasks) = (Ours::plain(server).await?, cycles(plan, server), tasks(server));
-        let kinds = [("leasehold: the same names", false), ("leasehold: a new name each", true)];
+        let (client, count, tasks) = (
+            Ours::plain(server).await?,
+            cycles(plan, server),
+            tasks(server),
+        );
+        let kinds = [
+            ("leasehold: the same names", false),
+            ("leasehold: a new name each", true),
+        ];
         let kinds = kinds.map(|(label, new_names)| {
             let client = client.clone();
-            Contender::new(label, move |meter| flat(client.clone(), Cycles { count, tasks, new_names }, meter))
+            Contender::new(label, move |meter| {
+                flat(
+                    client.clone(),
+                    Cycles {
+                        count,
+                        tasks,
+                        new_names,
+                    },
+                    meter,
+                )
+            })
         });
         Ok(kinds.into())
     }

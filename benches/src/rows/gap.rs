@@ -12,7 +12,9 @@ use crate::rounds::Contender;
 use crate::row::Row;
 use crate::servers::{Server, Store};
 use crate::subject::{Result, Subject};
-use crate::subjects::{ClientLock, CreateAndDelete, LockService, Ours, Ping, PutAndDelete, RAW_SENDS, SENDS, Updates};
+use crate::subjects::{
+    ClientLock, CreateAndDelete, LockService, Ours, Ping, PutAndDelete, RAW_SENDS, SENDS, Updates,
+};
 #[cfg(feature = "peers")]
 use crate::subjects::{PEER_SENDS, Rslock};
 use crate::work::{contended, releases};
@@ -27,12 +29,17 @@ pub struct Gap;
 impl Gap {
     fn release<S: Subject>(label: &str, subject: S, section: Duration, plan: &Plan) -> Contender {
         let window = plan.window();
-        Contender::new(label, move |meter| releases(subject.clone(), section, meter, window)).sends(RAW_SENDS)
+        Contender::new(label, move |meter| {
+            releases(subject.clone(), section, meter, window)
+        })
+        .sends(RAW_SENDS)
     }
 
     fn line<S: Subject>(label: &str, clients: Vec<S>, plan: &Plan) -> Contender {
         let (clients, window): (Arc<[S]>, _) = (clients.into(), plan.window() * 3);
-        Contender::new(label, move |meter| contended(clients.clone(), "gap", CLIENTS, SECTION, meter, window))
+        Contender::new(label, move |meter| {
+            contended(clients.clone(), "gap", CLIENTS, SECTION, meter, window)
+        })
     }
 }
 
@@ -43,7 +50,9 @@ impl Row for Gap {
     }
 
     fn title(&self, _: &Plan) -> String {
-        format!("{CLIENTS} clients that hold one lock for {SECTION:?} each, in turn: for each hand-over")
+        format!(
+            "{CLIENTS} clients that hold one lock for {SECTION:?} each, in turn: for each hand-over"
+        )
     }
 
     fn stores(&self) -> &'static [Store] {
@@ -56,7 +65,16 @@ impl Row for Gap {
 
     fn shows(&self) -> &'static [Metric] {
         use Metric::*;
-        &[Gap, Requests, Calls, Bytes, ServerCpu, ClientCpu, Jain, LongestWait]
+        &[
+            Gap,
+            Requests,
+            Calls,
+            Bytes,
+            ServerCpu,
+            ClientCpu,
+            Jain,
+            LongestWait,
+        ]
     }
 
     async fn contenders(&self, server: &Arc<Server>, plan: &Plan) -> Result<Vec<Contender>> {
@@ -69,7 +87,12 @@ impl Row for Gap {
             }
             Server::Etcd(_) => {
                 let raw = PutAndDelete::connect(server).await?;
-                contenders.push(Gap::release("DeleteRange", raw.clone(), Duration::ZERO, plan));
+                contenders.push(Gap::release(
+                    "DeleteRange",
+                    raw.clone(),
+                    Duration::ZERO,
+                    plan,
+                ));
                 contenders.push(Gap::release("cold DeleteRange", raw, SECTION, plan));
             }
             Server::Postgres(_) => {
@@ -102,7 +125,9 @@ async fn peer(server: &Server, plan: &Plan) -> Result<Contender> {
     Ok(match server {
         #[cfg(feature = "peers")]
         Server::Redis(_) => {
-            let clients = (0..CLIENTS).map(|_| Rslock::new(server)).collect::<Result<_>>()?;
+            let clients = (0..CLIENTS)
+                .map(|_| Rslock::new(server))
+                .collect::<Result<_>>()?;
             Gap::line("rslock", clients, plan).sends(PEER_SENDS)
         }
         Server::Etcd(_) => {

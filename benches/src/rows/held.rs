@@ -30,7 +30,10 @@ impl Row for Held {
     }
 
     fn title(&self, plan: &Plan) -> String {
-        format!("Locks of one client, with leases of {:?}: for each 30 s", ttl(plan))
+        format!(
+            "Locks of one client, with leases of {:?}: for each 30 s",
+            ttl(plan)
+        )
     }
 
     fn stores(&self) -> &'static [Store] {
@@ -48,7 +51,9 @@ impl Row for Held {
 
     fn shows(&self) -> &'static [Metric] {
         use Metric::*;
-        &[ClientCpu, ServerCpu, RenewalCpu, Requests, Calls, Bytes, Heap, SetUp]
+        &[
+            ClientCpu, ServerCpu, RenewalCpu, Requests, Calls, Bytes, Heap, SetUp,
+        ]
     }
 
     async fn contenders(&self, server: &Arc<Server>, plan: &Plan) -> Result<Vec<Contender>> {
@@ -65,7 +70,9 @@ impl Row for Held {
                     held(standing.as_ref().ok_or("none")?, meter).await
                 }
             };
-            Contender::new(format!("leasehold: {count} locks"), work).sends(SENDS).size(count)
+            Contender::new(format!("leasehold: {count} locks"), work)
+                .sends(SENDS)
+                .size(count)
         });
         Ok(curve.collect())
     }

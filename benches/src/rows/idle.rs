@@ -21,7 +21,11 @@ const THOUSANDS: Duration = Duration::from_secs(5);
 
 /// As short as every store allows where time is short.
 fn ttl(plan: &Plan) -> Duration {
-    if plan.quick { Duration::from_secs(3) } else { leasehold::DEFAULT_TTL }
+    if plan.quick {
+        Duration::from_secs(3)
+    } else {
+        leasehold::DEFAULT_TTL
+    }
 }
 
 #[async_trait]
@@ -60,12 +64,18 @@ impl Row for Idle {
         let crowd = |waiters: usize, ttl: Duration, window: Duration| {
             let store = store.clone();
             let work = move |meter| idle(store.clone(), waiters, (ttl, window), meter);
-            Contender::new(format!("leasehold: {waiters} waiters"), work).sends(SENDS).size(waiters)
+            Contender::new(format!("leasehold: {waiters} waiters"), work)
+                .sends(SENDS)
+                .size(waiters)
         };
         // What a goal is about, also in the short run, and there nothing else: it takes long.
         if plan.quick && matches!(**server, Server::ZooKeeper(_)) {
             return Ok(vec![crowd(1000, THOUSANDS, THOUSANDS)]);
         }
-        Ok(plan.idlers().iter().map(|&waiters| crowd(waiters, ttl(plan), ttl(plan) / 3)).collect())
+        Ok(plan
+            .idlers()
+            .iter()
+            .map(|&waiters| crowd(waiters, ttl(plan), ttl(plan) / 3))
+            .collect())
     }
 }

@@ -51,7 +51,11 @@ impl Row for Line {
                 let (client, name) = (client.clone(), name.clone());
                 async move { contended(client, &name, tasks, Duration::ZERO, meter, window).await }
             };
-            contenders.push(Contender::new(format!("{tasks} tasks"), work).sends(SENDS).size(waiters));
+            contenders.push(
+                Contender::new(format!("{tasks} tasks"), work)
+                    .sends(SENDS)
+                    .size(waiters),
+            );
         }
         Ok(contenders)
     }

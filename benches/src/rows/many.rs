@@ -37,7 +37,15 @@ impl Row for Many {
 
     fn shows(&self) -> &'static [Metric] {
         use Metric::*;
-        &[Time, ClientCpu, ServerCpu, Requests, Calls, Bytes, Allocations]
+        &[
+            Time,
+            ClientCpu,
+            ServerCpu,
+            Requests,
+            Calls,
+            Bytes,
+            Allocations,
+        ]
     }
 
     async fn contenders(&self, server: &Arc<Server>, plan: &Plan) -> Result<Vec<Contender>> {
@@ -45,7 +53,9 @@ impl Row for Many {
         let curve = plan.names().iter().map(|&count| {
             let client = client.clone();
             let work = move |meter| names(client.clone(), count, TASKS.min(count), meter, window);
-            Contender::new(format!("{count} names"), work).sends(SENDS).size(count)
+            Contender::new(format!("{count} names"), work)
+                .sends(SENDS)
+                .size(count)
         });
         Ok(curve.collect())
     }

@@ -24,7 +24,9 @@ struct Parallel(Duration);
 impl Workload for Parallel {
     fn of<S: Subject>(&self, label: &str, subject: S) -> Contender {
         let window = self.0;
-        Contender::new(label, move |meter| names(subject.clone(), NAMES, TASKS, meter, window))
+        Contender::new(label, move |meter| {
+            names(subject.clone(), NAMES, TASKS, meter, window)
+        })
     }
 }
 

@@ -28,7 +28,11 @@ async fn crowd(subject: &str, server: &Server, plan: &Plan) -> Result<Contender>
     for _ in 0..PROCESSES {
         drivers.push(worker::start(subject, &server.url()).await?);
     }
-    let question: Arc<str> = format!("turns processes {TASKS} 0 {}", plan.window().as_millis() * 3).into();
+    let question: Arc<str> = format!(
+        "turns processes {TASKS} 0 {}",
+        plan.window().as_millis() * 3
+    )
+    .into();
     let drivers = Arc::new(Mutex::new(drivers));
     Ok(Contender::new(subject, move |meter| {
         let (drivers, question) = (drivers.clone(), question.clone());
@@ -43,7 +47,9 @@ impl Row for Processes {
     }
 
     fn title(&self, _: &Plan) -> String {
-        format!("{PROCESSES} processes of {TASKS} tasks each on one lock, with nothing to do in it: for each turn")
+        format!(
+            "{PROCESSES} processes of {TASKS} tasks each on one lock, with nothing to do in it: for each turn"
+        )
     }
 
     fn stores(&self) -> &'static [Store] {
@@ -56,7 +62,16 @@ impl Row for Processes {
 
     fn shows(&self) -> &'static [Metric] {
         use Metric::*;
-        &[Time, Turn, LeastShare, Jain, LongestWait, ClientCpu, ServerCpu, Requests]
+        &[
+            Time,
+            Turn,
+            LeastShare,
+            Jain,
+            LongestWait,
+            ClientCpu,
+            ServerCpu,
+            Requests,
+        ]
     }
 
     async fn contenders(&self, server: &Arc<Server>, plan: &Plan) -> Result<Vec<Contender>> {

@@ -11,7 +11,8 @@ use crate::row::Row;
 use crate::servers::{Server, Store};
 use crate::subject::{Result, Tries};
 use crate::subjects::{
-    CreateAndDelete, Ours, PutAndDelete, RAW_SENDS, SENDS, SetAndDelete, TokioMutex, Transactions, Updates,
+    CreateAndDelete, Ours, PutAndDelete, RAW_SENDS, SENDS, SetAndDelete, TokioMutex, Transactions,
+    Updates,
 };
 #[cfg(feature = "peers")]
 use crate::subjects::{DistributedLockRedis, PEER_SENDS};
@@ -23,7 +24,16 @@ pub struct Refused;
 
 fn tries<S: Tries>(label: &str, holder: S, client: S, plan: &Plan) -> Contender {
     let window = plan.window();
-    Contender::new(label, move |meter| refused(holder.clone(), client.clone(), "refused", TASKS, meter, window))
+    Contender::new(label, move |meter| {
+        refused(
+            holder.clone(),
+            client.clone(),
+            "refused",
+            TASKS,
+            meter,
+            window,
+        )
+    })
 }
 
 #[async_trait]
@@ -46,7 +56,15 @@ impl Row for Refused {
 
     fn shows(&self) -> &'static [Metric] {
         use Metric::*;
-        &[Time, ClientCpu, ServerCpu, Requests, Calls, Bytes, Allocations]
+        &[
+            Time,
+            ClientCpu,
+            ServerCpu,
+            Requests,
+            Calls,
+            Bytes,
+            Allocations,
+        ]
     }
 
     async fn contenders(&self, server: &Arc<Server>, plan: &Plan) -> Result<Vec<Contender>> {
@@ -55,20 +73,37 @@ impl Row for Refused {
                 let mutex = TokioMutex::default();
                 tries("tokio's Mutex", mutex.clone(), mutex, plan)
             }
-            Server::File(_) => tries("a transaction", Transactions::open(server)?, Transactions::open(server)?, plan),
+            Server::File(_) => tries(
+                "a transaction",
+                Transactions::open(server)?,
+                Transactions::open(server)?,
+                plan,
+            ),
             Server::Redis(_) => {
-                let [holder, client] = [SetAndDelete::connect(server).await?, SetAndDelete::connect(server).await?];
+                let [holder, client] = [
+                    SetAndDelete::connect(server).await?,
+                    SetAndDelete::connect(server).await?,
+                ];
                 tries("SET NX", holder, client, plan).sends(RAW_SENDS)
             }
-            Server::Etcd(_) => {
-                tries("Txn", PutAndDelete::connect(server).await?, PutAndDelete::connect(server).await?, plan)
-            }
-            Server::ZooKeeper(_) => {
-                tries("create", CreateAndDelete::connect(server).await?, CreateAndDelete::connect(server).await?, plan)
-            }
-            Server::Postgres(_) => {
-                tries("UPDATE", Updates::connect(server).await?, Updates::connect(server).await?, plan)
-            }
+            Server::Etcd(_) => tries(
+                "Txn",
+                PutAndDelete::connect(server).await?,
+                PutAndDelete::connect(server).await?,
+                plan,
+            ),
+            Server::ZooKeeper(_) => tries(
+                "create",
+                CreateAndDelete::connect(server).await?,
+                CreateAndDelete::connect(server).await?,
+                plan,
+            ),
+            Server::Postgres(_) => tries(
+                "UPDATE",
+                Updates::connect(server).await?,
+                Updates::connect(server).await?,
+                plan,
+            ),
         };
         let holder = Ours::plain(server).await?;
         let client = match &**server {
@@ -81,9 +116,12 @@ impl Row for Refused {
         let mut contenders = vec![raw, ours];
         #[cfg(feature = "peers")]
         if let (true, Server::Redis(_)) = (plan.peers, &**server) {
-            let [holder, client] =
-                [DistributedLockRedis::connect(server).await?, DistributedLockRedis::connect(server).await?];
-            contenders.push(tries("distributed-lock-redis", holder, client, plan).sends(PEER_SENDS));
+            let [holder, client] = [
+                DistributedLockRedis::connect(server).await?,
+                DistributedLockRedis::connect(server).await?,
+            ];
+            contenders
+                .push(tries("distributed-lock-redis", holder, client, plan).sends(PEER_SENDS));
         }
         Ok(contenders)
     }

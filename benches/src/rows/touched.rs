@@ -26,16 +26,30 @@ impl Row for Touched {
     }
 
     fn title(&self, plan: &Plan) -> String {
-        format!("A cycle of each of {} names that were never used before: for each", count(plan))
+        format!(
+            "A cycle of each of {} names that were never used before: for each",
+            count(plan)
+        )
     }
 
     fn stores(&self) -> &'static [Store] {
-        &[Store::Sqlite, Store::Redis, Store::Redlock, Store::Etcd, Store::ZooKeeper, Store::Postgres]
+        &[
+            Store::Sqlite,
+            Store::Redis,
+            Store::Redlock,
+            Store::Etcd,
+            Store::ZooKeeper,
+            Store::Postgres,
+        ]
     }
 
     /// The long one waits in each.
     fn rounds(&self, plan: &Plan) -> (usize, bool) {
-        if plan.quick { (plan.rounds(), false) } else { (1, false) }
+        if plan.quick {
+            (plan.rounds(), false)
+        } else {
+            (1, false)
+        }
     }
 
     fn heads(&self) -> &'static [Metric] {

@@ -6,9 +6,14 @@ use crate::servers::Server;
 use crate::subject::{Result, Subject, TAKEN, TTL, Tries};
 
 async fn connect(server: &Server) -> Result<(Client, i64)> {
-    let Server::Etcd(etcd) = server else { return Err("this talks to etcd".into()) };
+    let Server::Etcd(etcd) = server else {
+        return Err("this talks to etcd".into());
+    };
     let mut client = Client::connect([etcd.addr()], None).await?;
-    let lease = client.lease_grant(TTL.as_secs() as i64 * 10, None).await?.id();
+    let lease = client
+        .lease_grant(TTL.as_secs() as i64 * 10, None)
+        .await?
+        .id();
     Ok((client, lease))
 }
 
@@ -41,7 +46,11 @@ impl Tries for PutAndDelete {
         let key = format!("raw {name}");
         let put = TxnOp::put(key.as_str(), "", Some(PutOptions::new().with_lease(self.1)));
         let free = Compare::create_revision(key.as_str(), CompareOp::Equal, 0);
-        let answer = self.0.kv_client().txn(Txn::new().when([free]).and_then([put])).await?;
+        let answer = self
+            .0
+            .kv_client()
+            .txn(Txn::new().when([free]).and_then([put]))
+            .await?;
         Ok(answer.succeeded().then_some(key))
     }
 }
@@ -62,7 +71,11 @@ impl Subject for LockService {
 
     async fn acquire(&self, name: &str) -> Result<Vec<u8>> {
         let options = LockOptions::new().with_lease(self.1);
-        let answer = self.0.lock_client().lock(format!("service {name}"), Some(options)).await?;
+        let answer = self
+            .0
+            .lock_client()
+            .lock(format!("service {name}"), Some(options))
+            .await?;
         Ok(answer.key().to_vec())
     }
 

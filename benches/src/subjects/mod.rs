@@ -35,16 +35,24 @@ pub async fn all(server: &Server, peers: bool, work: &impl Workload) -> Result<V
     let mut contenders = match server {
         Server::Memory => vec![work.of("tokio's Mutex", TokioMutex::default())],
         Server::File(_) => vec![work.of("two transactions", Transactions::open(server)?)],
-        Server::Redis(_) => vec![work.of("SET, EVALSHA", SetAndDelete::connect(server).await?).sends(RAW_SENDS)],
+        Server::Redis(_) => vec![
+            work.of("SET, EVALSHA", SetAndDelete::connect(server).await?)
+                .sends(RAW_SENDS),
+        ],
         Server::Etcd(_) => vec![work.of("Txn, DeleteRange", PutAndDelete::connect(server).await?)],
-        Server::ZooKeeper(_) => vec![work.of("create, delete", CreateAndDelete::connect(server).await?)],
+        Server::ZooKeeper(_) => {
+            vec![work.of("create, delete", CreateAndDelete::connect(server).await?)]
+        }
         Server::Postgres(_) => vec![work.of("two UPDATEs", Updates::connect(server).await?)],
     };
     contenders.push(work.of("leasehold", ours).sends(SENDS));
     match server {
         Server::File(_) => contenders.push(work.of("flock", Flock::open(server)?)),
         Server::Redis(nodes) if nodes.len() == 1 => {
-            contenders.push(work.of("two empty scripts", EmptyScripts::connect(server).await?).sends(RAW_SENDS));
+            contenders.push(
+                work.of("two empty scripts", EmptyScripts::connect(server).await?)
+                    .sends(RAW_SENDS),
+            );
         }
         _ => {}
     }
@@ -56,8 +64,12 @@ pub async fn all(server: &Server, peers: bool, work: &impl Workload) -> Result<V
                 let other = DistributedLockRedis::connect(server).await?;
                 contenders.push(work.of("distributed-lock-redis", other).sends(PEER_SENDS));
             }
-            Server::Etcd(_) => contenders.push(work.of("Lock RPC", LockService::connect(server).await?)),
-            Server::ZooKeeper(_) => contenders.push(work.of("zookeeper-client", ClientLock::connect(server).await?)),
+            Server::Etcd(_) => {
+                contenders.push(work.of("Lock RPC", LockService::connect(server).await?))
+            }
+            Server::ZooKeeper(_) => {
+                contenders.push(work.of("zookeeper-client", ClientLock::connect(server).await?))
+            }
             _ => {}
         }
     }

@@ -6,7 +6,14 @@ use crate::servers::Server;
 use crate::subject::{Result, Subject, TTL, Tries};
 
 /// What its requests are on Redis.
-pub const SENDS: &[&str] = &["evalsha", "eval", "ping", "subscribe", "hello", "script|load"];
+pub const SENDS: &[&str] = &[
+    "evalsha",
+    "eval",
+    "ping",
+    "subscribe",
+    "hello",
+    "script|load",
+];
 
 #[derive(Clone)]
 pub struct Ours {
@@ -16,7 +23,10 @@ pub struct Ours {
 
 impl Ours {
     pub async fn at(url: &str, options: Options) -> Result<Ours> {
-        Ok(Ours { store: leasehold::connect(url).await?, options: options.ttl(TTL) })
+        Ok(Ours {
+            store: leasehold::connect(url).await?,
+            options: options.ttl(TTL),
+        })
     }
 
     /// As it is without options, which every store offers.
@@ -47,7 +57,13 @@ impl Subject for Ours {
 
 impl Tries for Ours {
     async fn try_acquire(&self, name: &str) -> Result<Option<Guard>> {
-        match self.store.lock(name).with(&self.options).try_acquire().await {
+        match self
+            .store
+            .lock(name)
+            .with(&self.options)
+            .try_acquire()
+            .await
+        {
             Ok(guard) => Ok(Some(guard)),
             // Other errors stay errors.
             Err(refused) => refused.into_contention().map(|_| None).map_err(Into::into),

@@ -11,7 +11,9 @@ use crate::subject::{Result, Subject, TAKEN, TTL, Tries};
 pub const SENDS: &[&str] = &["set", "evalsha", "eval", "hello", "script|load"];
 
 fn urls(server: &Server) -> Result<Vec<String>> {
-    let Server::Redis(nodes) = server else { return Err("these talk to Redis".into()) };
+    let Server::Redis(nodes) = server else {
+        return Err("these talk to Redis".into());
+    };
     Ok(nodes.iter().map(|node| node.url()).collect())
 }
 
@@ -33,7 +35,10 @@ impl Subject for Rslock {
     type Held = LockGuard;
 
     async fn acquire(&self, name: &str) -> Result<LockGuard> {
-        Ok(self.0.acquire(format!("rslock {name}").as_str(), TTL).await?)
+        Ok(self
+            .0
+            .acquire(format!("rslock {name}").as_str(), TTL)
+            .await?)
     }
 
     async fn release(&self, held: LockGuard) -> Result<()> {
@@ -48,7 +53,11 @@ pub struct DistributedLockRedis(std::sync::Arc<RedisLockProvider>);
 
 impl DistributedLockRedis {
     pub async fn connect(server: &Server) -> Result<DistributedLockRedis> {
-        let provider = RedisLockProvider::builder().urls(&urls(server)?).expiry(TTL).build().await?;
+        let provider = RedisLockProvider::builder()
+            .urls(&urls(server)?)
+            .expiry(TTL)
+            .build()
+            .await?;
         Ok(DistributedLockRedis(std::sync::Arc::new(provider)))
     }
 }
@@ -67,6 +76,10 @@ impl Subject for DistributedLockRedis {
 
 impl Tries for DistributedLockRedis {
     async fn try_acquire(&self, name: &str) -> Result<Option<RedisLockHandle>> {
-        Ok(self.0.create_lock(&format!("distributed {name}")).try_acquire().await?)
+        Ok(self
+            .0
+            .create_lock(&format!("distributed {name}"))
+            .try_acquire()
+            .await?)
     }
 }

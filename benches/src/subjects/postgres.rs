@@ -32,14 +32,21 @@ pub struct Updates {
 
 impl Updates {
     pub async fn connect(server: &Server) -> Result<Updates> {
-        let Server::Postgres(postgres) = server else { return Err("this talks to PostgreSQL".into()) };
+        let Server::Postgres(postgres) = server else {
+            return Err("this talks to PostgreSQL".into());
+        };
         let table = "CREATE TABLE IF NOT EXISTS raw (name text PRIMARY KEY, holder text, until timestamptz) WITH (fillfactor = 45)";
-        postgres.query(&format!("{table}; GRANT ALL ON raw TO PUBLIC")).await?;
+        postgres
+            .query(&format!("{table}; GRANT ALL ON raw TO PUBLIC"))
+            .await?;
         let mut links = Vec::new();
         for _ in 0..CONNECTIONS {
             links.push(Link::open(&postgres.url().parse()?).await?);
         }
-        Ok(Updates { links: links.into(), known: Arc::default() })
+        Ok(Updates {
+            links: links.into(),
+            known: Arc::default(),
+        })
     }
 
     /// The same for each name.
@@ -55,12 +62,23 @@ impl Link {
         let (client, connection) = config.connect(NoTls).await?;
         // It ends with the client.
         tokio::spawn(connection);
-        let insert = client.prepare("INSERT INTO raw VALUES ($1) ON CONFLICT DO NOTHING").await?;
+        let insert = client
+            .prepare("INSERT INTO raw VALUES ($1) ON CONFLICT DO NOTHING")
+            .await?;
         let take = "UPDATE raw SET holder = $2, until = now() + $3 * interval '1 millisecond' \
                     WHERE name = $1 AND (holder IS NULL OR until < now())";
-        let take = client.prepare_typed(take, &[Type::TEXT, Type::TEXT, Type::FLOAT8]).await?;
-        let give = client.prepare("UPDATE raw SET holder = NULL WHERE name = $1 AND holder = $2").await?;
-        Ok(Link { client, insert, take, give })
+        let take = client
+            .prepare_typed(take, &[Type::TEXT, Type::TEXT, Type::FLOAT8])
+            .await?;
+        let give = client
+            .prepare("UPDATE raw SET holder = NULL WHERE name = $1 AND holder = $2")
+            .await?;
+        Ok(Link {
+            client,
+            insert,
+            take,
+            give,
+        })
     }
 }
 
@@ -83,13 +101,23 @@ impl Subject for Updates {
 impl Tries for Updates {
     async fn try_acquire(&self, name: &str) -> Result<Option<String>> {
         let link = self.link(name);
-        let is_known =
-            |known: &Mutex<HashSet<String>>| known.lock().unwrap_or_else(PoisonError::into_inner).contains(name);
+        let is_known = |known: &Mutex<HashSet<String>>| {
+            known
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .contains(name)
+        };
         if !is_known(&self.known) {
             link.client.execute(&link.insert, &[&name]).await?;
-            self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(name.into());
+            self.known
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(name.into());
         }
-        let taken = link.client.execute(&link.take, &[&name, &HOLDER, &(TTL.as_millis() as f64)]).await?;
+        let taken = link
+            .client
+            .execute(&link.take, &[&name, &HOLDER, &(TTL.as_millis() as f64)])
+            .await?;
         Ok((taken == 1).then(|| name.into()))
     }
 }

@@ -12,16 +12,22 @@ use crate::subject::{Result, Subject, TAKEN, TTL, Tries};
 pub const SENDS: &[&str] = &["set", "evalsha", "ping"];
 
 static COMPARE_AND_DELETE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new("if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0")
+    Script::new(
+        "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0",
+    )
 });
 static EMPTY: LazyLock<Script> = LazyLock::new(|| Script::new("return 1"));
 const VALUE: &str = "0123456789abcdef0123456789abcdef";
 
 async fn connections(server: &Server) -> Result<Vec<MultiplexedConnection>> {
-    let Server::Redis(nodes) = server else { return Err("this talks to Redis".into()) };
+    let Server::Redis(nodes) = server else {
+        return Err("this talks to Redis".into());
+    };
     let mut connections = Vec::new();
     for node in nodes {
-        let mut connection = Client::open(node.url())?.get_multiplexed_async_connection().await?;
+        let mut connection = Client::open(node.url())?
+            .get_multiplexed_async_connection()
+            .await?;
         for script in [&COMPARE_AND_DELETE, &EMPTY] {
             script.prepare_invoke().load_async(&mut connection).await?;
         }
@@ -48,7 +54,8 @@ impl SetAndDelete {
         Ok(match &self.0[..] {
             [one] => ask(one.clone()).await?,
             nodes => {
-                let answers = futures_util::future::try_join_all(nodes.iter().cloned().map(ask)).await?;
+                let answers =
+                    futures_util::future::try_join_all(nodes.iter().cloned().map(ask)).await?;
                 answers.into_iter().all(|agreed| agreed)
             }
         })
@@ -65,7 +72,10 @@ impl Subject for SetAndDelete {
     async fn release(&self, key: String) -> Result<()> {
         let mut delete = COMPARE_AND_DELETE.key(&key);
         let delete = &*delete.arg(VALUE);
-        match self.each(|mut node| async move { delete.invoke_async::<bool>(&mut node).await }).await? {
+        match self
+            .each(|mut node| async move { delete.invoke_async::<bool>(&mut node).await })
+            .await?
+        {
             true => Ok(()),
             false => Err("it was gone".into()),
         }
@@ -79,8 +89,11 @@ impl Tries for SetAndDelete {
         let mut set = redis::cmd("SET");
         set.arg(&key).arg(VALUE).arg("NX").arg("PX").arg(millis);
         let set = &set;
-        let ask =
-            |mut node| async move { set.query_async::<Option<String>>(&mut node).await.map(|answer| answer.is_some()) };
+        let ask = |mut node| async move {
+            set.query_async::<Option<String>>(&mut node)
+                .await
+                .map(|answer| answer.is_some())
+        };
         Ok(self.each(ask).await?.then_some(key))
     }
 }
@@ -96,7 +109,12 @@ impl EmptyScripts {
 
     async fn call(&self, name: &str) -> Result<()> {
         let mut call = EMPTY.key(format!("empty {name}"));
-        call.key(format!("empty {name}:w")).key("fence").arg(VALUE).arg(TTL.as_millis() as u64).arg(1).arg("label");
+        call.key(format!("empty {name}:w"))
+            .key("fence")
+            .arg(VALUE)
+            .arg(TTL.as_millis() as u64)
+            .arg(1)
+            .arg("label");
         let _: i64 = call.invoke_async(&mut self.0.clone()).await?;
         Ok(())
     }

@@ -10,7 +10,9 @@ use crate::servers::Server;
 use crate::subject::{Result, Subject, TAKEN, Tries};
 
 fn folder(server: &Server) -> Result<&std::path::Path> {
-    let Server::File(folder) = server else { return Err("this needs a file".into()) };
+    let Server::File(folder) = server else {
+        return Err("this needs a file".into());
+    };
     Ok(folder.path())
 }
 
@@ -65,7 +67,9 @@ pub struct Flock(Arc<File>);
 
 impl Flock {
     pub fn open(server: &Server) -> Result<Flock> {
-        Ok(Flock(Arc::new(File::create(folder(server)?.join("flock"))?)))
+        Ok(Flock(Arc::new(File::create(
+            folder(server)?.join("flock"),
+        )?)))
     }
 }
 

@@ -9,10 +9,19 @@ use crate::subject::{Result, Subject, TAKEN, Tries};
 const FOLDERS: [&str; 2] = ["/raw", "/client"];
 
 async fn connect(server: &Server) -> Result<Client> {
-    let Server::ZooKeeper(zookeeper) = server else { return Err("this talks to ZooKeeper".into()) };
+    let Server::ZooKeeper(zookeeper) = server else {
+        return Err("this talks to ZooKeeper".into());
+    };
     let client = Client::connect(zookeeper.addr()).await?;
     for folder in FOLDERS {
-        match client.create(folder, b"", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await {
+        match client
+            .create(
+                folder,
+                b"",
+                &CreateMode::Persistent.with_acls(Acls::anyone_all()),
+            )
+            .await
+        {
             Ok(_) | Err(Error::NodeExists) => {}
             Err(e) => return Err(e.into()),
         }
@@ -45,7 +54,15 @@ impl Subject for CreateAndDelete {
 impl Tries for CreateAndDelete {
     async fn try_acquire(&self, name: &str) -> Result<Option<String>> {
         let path = format!("/raw/{name}");
-        match self.0.create(&path, b"", &CreateMode::Ephemeral.with_acls(Acls::anyone_all())).await {
+        match self
+            .0
+            .create(
+                &path,
+                b"",
+                &CreateMode::Ephemeral.with_acls(Acls::anyone_all()),
+            )
+            .await
+        {
             Ok(_) => Ok(Some(path)),
             Err(Error::NodeExists) => Ok(None),
             Err(e) => Err(e.into()),
@@ -70,7 +87,10 @@ impl Subject for ClientLock {
         let parent = format!("/client/{name}");
         let options = LockOptions::new(Acls::anyone_all())
             .with_ancestor_options(CreateMode::Persistent.with_acls(Acls::anyone_all()))?;
-        let lock = self.0.lock(LockPrefix::new_curator(&parent, "n")?, b"", options).await?;
+        let lock = self
+            .0
+            .lock(LockPrefix::new_curator(&parent, "n")?, b"", options)
+            .await?;
         let path = lock.lock_path().to_owned();
         // Dropped, it would be deleted in the background: here it is waited for.
         std::mem::forget(lock);

@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::time::Duration;
 use std::{fs, io};
 
-use leasehold::seam::Moment;
+use leasehold::backend::Moment;
 use tokio::process::Command;
 
 use crate::meter::{Done, Meter, Sample};
@@ -38,9 +38,15 @@ pub async fn commands(words: &[String], meter: Meter, window: Duration) -> Resul
 
 async fn run(words: &[String]) -> Result<()> {
     let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
+    command
+        .args(&words[1..])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .kill_on_drop(true);
     // Cargo has every library looked for in its own folders first, and a developer's `PATH` is long.
-    command.env_remove("LD_LIBRARY_PATH").env("PATH", "/usr/bin:/bin");
+    command
+        .env_remove("LD_LIBRARY_PATH")
+        .env("PATH", "/usr/bin:/bin");
     match command.status().await?.success() {
         true => Ok(()),
         false => Err(format!("{} failed", words.join(" ")).into()),
@@ -54,13 +60,18 @@ async fn system_calls(words: &[String]) -> Result<Option<f64>> {
     let words = [&strace[..], &[trace.path().display().to_string()], words].concat();
     match run(&words).await {
         Ok(()) => {}
-        Err(e) if e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::NotFound) => {
+        Err(e)
+            if e.downcast_ref::<io::Error>()
+                .is_some_and(|e| e.kind() == io::ErrorKind::NotFound) =>
+        {
             return Ok(None);
         }
         Err(e) => return Err(e),
     }
     let text = fs::read_to_string(trace.path())?;
     // Signals and ends have no parenthesis before anything else; the second half of a call is not another one.
-    let is_call = |line: &&str| line.contains('(') && !["<... ", "--- ", "+++ "].iter().any(|no| line.contains(no));
+    let is_call = |line: &&str| {
+        line.contains('(') && !["<... ", "--- ", "+++ "].iter().any(|no| line.contains(no))
+    };
     Ok(Some(text.lines().filter(is_call).count() as f64))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold::seam::Moment;
+use leasehold::backend::Moment;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
@@ -41,7 +41,9 @@ pub async fn contended<S: Subject>(
     meter: Meter,
     window: Duration,
 ) -> Result<Sample> {
-    meter.around(turns(clients, name, tasks, section, window)).await
+    meter
+        .around(turns(clients, name, tasks, section, window))
+        .await
 }
 
 /// `tasks` of these clients in turn. `section`: for how long each holds it. None is left behind when the window ends: each has
@@ -53,12 +55,26 @@ pub async fn turns<S: Subject>(
     section: Duration,
     window: Duration,
 ) -> Result<Done> {
-    let (begin, inside, released) = (Barrier::new(tasks), AtomicBool::new(false), AtomicU64::new(0));
+    let (begin, inside, released) = (
+        Barrier::new(tasks),
+        AtomicBool::new(false),
+        AtomicU64::new(0),
+    );
     let name: Arc<str> = name.into();
-    let room = Arc::new(Room { window, section, begin, inside, released });
+    let room = Arc::new(Room {
+        window,
+        section,
+        begin,
+        inside,
+        released,
+    });
     let mut all = JoinSet::new();
     for task in 0..tasks {
-        all.spawn(compete(room.clone(), clients[task % clients.len()].clone(), name.clone()));
+        all.spawn(compete(
+            room.clone(),
+            clients[task % clients.len()].clone(),
+            name.clone(),
+        ));
     }
     let mut seen = Vec::with_capacity(tasks);
     while let Some(task) = all.join_next().await {
@@ -90,7 +106,8 @@ async fn compete<S: Subject>(room: Arc<Room>, client: S, name: Arc<str>) -> Resu
             tokio::time::sleep(room.section).await;
         }
         room.inside.store(false, Ordering::SeqCst);
-        room.released.store(Moment::now().as_nanos(), Ordering::SeqCst);
+        room.released
+            .store(Moment::now().as_nanos(), Ordering::SeqCst);
         client.release(held).await?;
     }
     Ok(seen)
@@ -105,10 +122,17 @@ fn done(seen: &[Seen], window: Duration) -> Done {
     if in_time > 0.0 {
         figures.insert(Metric::Turn, window.as_nanos() as f64 / in_time);
     }
-    let mut gaps: Vec<f64> = seen.iter().flat_map(|task| task.gaps.iter().copied()).collect();
+    let mut gaps: Vec<f64> = seen
+        .iter()
+        .flat_map(|task| task.gaps.iter().copied())
+        .collect();
     gaps.sort_by(f64::total_cmp);
     if !gaps.is_empty() {
         figures.insert(Metric::Gap, median(&gaps));
     }
-    Done { operations: turns, figures, elsewhere: false }
+    Done {
+        operations: turns,
+        figures,
+        elsewhere: false,
+    }
 }

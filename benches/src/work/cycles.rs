@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::seam::Moment;
+use leasehold::backend::Moment;
 
 use crate::meter::{Done, Meter, Sample};
 use crate::metric::Metric;
@@ -10,7 +10,12 @@ use crate::spread::median;
 use crate::subject::{Result, Subject};
 
 /// Cycles of one name that nobody else wants; the first few are not measured.
-pub async fn cycles<S: Subject>(subject: S, name: &str, meter: Meter, window: Duration) -> Result<Sample> {
+pub async fn cycles<S: Subject>(
+    subject: S,
+    name: &str,
+    meter: Meter,
+    window: Duration,
+) -> Result<Sample> {
     for _ in 0..3 {
         subject.cycle(name).await?;
     }

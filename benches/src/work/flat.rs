@@ -26,12 +26,22 @@ pub struct Cycles {
 
 /// Of very many cycles on a busy machine some are not answered in time: one of a hundred at most.
 pub fn some_may_fail(cycle: Result<()>, failed: &AtomicUsize, of: usize) -> Result<()> {
-    cycle.or_else(|e| if failed.fetch_add(1, Ordering::Relaxed) < of / 100 { Ok(()) } else { Err(e) })
+    cycle.or_else(|e| {
+        if failed.fetch_add(1, Ordering::Relaxed) < of / 100 {
+            Ok(())
+        } else {
+            Err(e)
+        }
+    })
 }
 
 /// What it says of memory is of all cycles together.
 pub async fn flat<S: Subject>(client: S, cycles: Cycles, meter: Meter) -> Result<Sample> {
-    let Cycles { count, tasks, new_names } = cycles;
+    let Cycles {
+        count,
+        tasks,
+        new_names,
+    } = cycles;
     let first = NEXT.fetch_add(count, Ordering::Relaxed);
     let (heap, memory, failed) = (live_heap(), processes::own_memory()?, AtomicUsize::new(0));
     let mut sample = meter
@@ -44,7 +54,10 @@ pub async fn flat<S: Subject>(client: S, cycles: Cycles, meter: Meter) -> Result
                 Result::Ok(())
             };
             try_join_all((0..tasks).map(task)).await?;
-            Ok(Done { operations: count as f64, ..Done::default() })
+            Ok(Done {
+                operations: count as f64,
+                ..Done::default()
+            })
         })
         .await?;
     // An answer that nobody needs is memory until it has come: Redlock waits for a majority.

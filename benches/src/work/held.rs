@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use leasehold::seam::Moment;
+use leasehold::backend::Moment;
 use leasehold::{Guard, Store};
 
 use crate::meter::{Done, Meter, Sample, settled_heap};
@@ -36,7 +36,8 @@ impl Holds {
         match standing.take() {
             Some(holds) if holds.guards.len() == count => *standing = Some(holds),
             others => {
-                let guards = stream::iter(others.into_iter().flat_map(|holds| holds.guards)).map(Guard::release);
+                let guards = stream::iter(others.into_iter().flat_map(|holds| holds.guards))
+                    .map(Guard::release);
                 guards.buffer_unordered(AT_ONCE).try_collect::<()>().await?;
                 *standing = Some(Holds::take(server, store, count, ttl).await?);
             }
@@ -48,18 +49,33 @@ impl Holds {
         store.lock("warm").acquire().await?.release().await?;
         let idle = idle(server).await?;
         let (heap, begin) = (settled_heap().await, Moment::now());
-        let taking =
-            stream::iter(0..count).map(|i| store.lock(("held", i)).ttl(ttl).acquire()).buffer_unordered(AT_ONCE);
+        let taking = stream::iter(0..count)
+            .map(|i| store.lock(("held", i)).ttl(ttl).acquire())
+            .buffer_unordered(AT_ONCE);
         let guards: Vec<Guard> = taking.try_collect().await?;
         let took = Moment::now().since(begin).as_nanos() as f64;
-        let figures = [(Metric::SetUp, took), (Metric::Heap, (settled_heap().await - heap) / count as f64)];
-        Ok(Holds { guards, ttl, figures: figures.into(), idle })
+        let figures = [
+            (Metric::SetUp, took),
+            (Metric::Heap, (settled_heap().await - heap) / count as f64),
+        ];
+        Ok(Holds {
+            guards,
+            ttl,
+            figures: figures.into(),
+            idle,
+        })
     }
 }
 
 /// What the server's processes use in 30 s while nothing is asked of them.
 async fn idle(server: &Server) -> Result<f64> {
-    let cpu = || server.processes().into_iter().map(processes::cpu).sum::<Result<Duration>>();
+    let cpu = || {
+        server
+            .processes()
+            .into_iter()
+            .map(processes::cpu)
+            .sum::<Result<Duration>>()
+    };
     let (begin, before) = (Moment::now(), cpu()?);
     tokio::time::sleep(Duration::from_secs(1)).await;
     let used = cpu()?.saturating_sub(before);
@@ -73,14 +89,26 @@ pub async fn held(holds: &Holds, meter: Meter) -> Result<Sample> {
             let begin = Moment::now();
             tokio::time::sleep(holds.ttl / 3).await;
             let watched = Moment::now().since(begin);
-            Ok(Done { operations: watched.as_secs_f64() / 30.0, figures: holds.figures.clone(), elsewhere: false })
+            Ok(Done {
+                operations: watched.as_secs_f64() / 30.0,
+                figures: holds.figures.clone(),
+                elsewhere: false,
+            })
         })
         .await?;
     if let Some(server) = sample.get(&Metric::ServerCpu) {
         let thirds = 30.0 / holds.ttl.as_secs_f64() * 3.0;
-        sample.insert(Metric::RenewalCpu, (server - holds.idle) / thirds / holds.guards.len() as f64);
+        sample.insert(
+            Metric::RenewalCpu,
+            (server - holds.idle) / thirds / holds.guards.len() as f64,
+        );
     }
-    match holds.guards.iter().filter(|guard| !guard.is_valid()).count() {
+    match holds
+        .guards
+        .iter()
+        .filter(|guard| !guard.is_valid())
+        .count()
+    {
         0 => Ok(sample),
         lost => Err(format!("{lost} of {} were lost", holds.guards.len()).into()),
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::Store;
-use leasehold::seam::Moment;
+use leasehold::backend::Moment;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -15,7 +15,12 @@ use crate::subject::Result;
 const GLANCE: Duration = Duration::from_millis(50);
 
 /// What they cost while nothing happens, in each second of the window: in a third of their lease each place is renewed once.
-pub async fn idle(store: Store, waiters: usize, (ttl, window): (Duration, Duration), meter: Meter) -> Result<Sample> {
+pub async fn idle(
+    store: Store,
+    waiters: usize,
+    (ttl, window): (Duration, Duration),
+    meter: Meter,
+) -> Result<Sample> {
     let lock = store.lock("idle").ttl(ttl);
     let guard = lock.acquire().await?;
     let (heap, begin, mut tasks) = (live_heap(), Moment::now(), JoinSet::new());
@@ -38,7 +43,11 @@ pub async fn idle(store: Store, waiters: usize, (ttl, window): (Duration, Durati
     let sample = meter
         .around(async {
             sleep(window).await;
-            Ok(Done { operations: window.as_secs_f64(), figures, elsewhere: false })
+            Ok(Done {
+                operations: window.as_secs_f64(),
+                figures,
+                elsewhere: false,
+            })
         })
         .await;
     // They leave the line before the next round begins.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::seam::Moment;
+use leasehold::backend::Moment;
 use tokio::task::JoinSet;
 
 use crate::meter::{Done, Meter, Sample};
@@ -37,7 +37,10 @@ pub async fn names<S: Subject>(
             while let Some(cycles) = all.join_next().await {
                 operations += cycles??;
             }
-            Ok(Done { operations: f64::from(operations), ..Done::default() })
+            Ok(Done {
+                operations: f64::from(operations),
+                ..Done::default()
+            })
         })
         .await
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::seam::Moment;
+use leasehold::backend::Moment;
 use tokio::task::JoinSet;
 
 use crate::meter::{Done, Meter, Sample};
@@ -38,7 +38,10 @@ pub async fn refused<S: Tries>(
             while let Some(tries) = all.join_next().await {
                 operations += tries??;
             }
-            Ok(Done { operations: f64::from(operations), ..Done::default() })
+            Ok(Done {
+                operations: f64::from(operations),
+                ..Done::default()
+            })
         })
         .await;
     holder.release(held).await?;

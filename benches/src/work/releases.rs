@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::seam::Moment;
+use leasehold::backend::Moment;
 
 use crate::meter::{Done, Meter, Sample};
 use crate::metric::Metric;
@@ -10,7 +10,12 @@ use crate::spread::median;
 use crate::subject::{Result, Subject};
 
 /// Releases after a hold of `section`: the yardstick of a gap, which cannot be shorter.
-pub async fn releases<S: Subject>(subject: S, section: Duration, meter: Meter, window: Duration) -> Result<Sample> {
+pub async fn releases<S: Subject>(
+    subject: S,
+    section: Duration,
+    meter: Meter,
+    window: Duration,
+) -> Result<Sample> {
     meter
         .around(async {
             let (begin, mut took) = (Moment::now(), Vec::new());
@@ -24,7 +29,11 @@ pub async fn releases<S: Subject>(subject: S, section: Duration, meter: Meter, w
                 took.push(Moment::now().since(released).as_nanos() as f64);
             }
             took.sort_by(f64::total_cmp);
-            Ok(Done { operations: took.len() as f64, figures: [(Metric::Gap, median(&took))].into(), elsewhere: false })
+            Ok(Done {
+                operations: took.len() as f64,
+                figures: [(Metric::Gap, median(&took))].into(),
+                elsewhere: false,
+            })
         })
         .await
 }

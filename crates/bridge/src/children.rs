@@ -1,21 +1,22 @@
-//! The claims of core, the *parents*, and what each has in the two stores.
+//! The claims of core, called *parents*, and the parts of each in the two stores.
 //!
-//! A *stay* is a claim of ours in one of them, with an id of its own. Whenever a parent has left a store, or may have, that id is never
-//! used again: a late withdrawal of it must not end what stands there later.
+//! A *part* is a claim of the bridge in one store, with an id of its own. After a parent has left a
+//! store, or may have, that id is never used again: a late withdrawal of it must not end a later
+//! part.
 //!
-//! A stay is written down before its request is sent. A caller may drop a request at any await, and the store may execute it all
-//! the same: a release finds all that may be there.
+//! A part is recorded before its request is sent. A caller may drop a request at any await, and the
+//! store may execute it all the same; a release therefore finds everything that may be in a store.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, ClaimId, Moment, Notifier, Subscription};
+use leasehold_core::backend::{Backend, Claim, ClaimId, Moment, Notifier, Subscription};
 use leasehold_core::support::locked;
 use leasehold_core::{FencingToken, Loss};
 
+use crate::claim_in_store::{Asked, ClaimInStore, Former};
 use crate::pair::Side;
-use crate::stay::{Asked, Former, Stay};
 
 /// All parents that may have something in a store.
 #[derive(Debug, Default)]
@@ -24,25 +25,33 @@ pub(crate) struct Children(Mutex<Table>);
 #[derive(Debug, Default)]
 struct Table {
     parents: HashMap<ClaimId, Arc<Parent>>,
-    /// With so many of them, those are looked for of which core has said nothing for long.
+    /// The number of parents at which the table is searched for those that core has not asked about
+    /// for long.
     sweep_at: usize,
 }
 
-/// Fewer are not worth looking through.
+/// The table is not searched while it has fewer parents than this.
 const SWEEP_AT: usize = 64;
 
 impl Children {
-    /// The parent of this id, which is there from now on, and how often it was released. Whoever asks for it later is told.
+    /// Returns the parent of this claim, which is made if there is none, and its epoch. A later
+    /// call with that epoch fails if the parent was released in between.
     pub(crate) fn of(&self, claim: &Claim, now: Moment) -> (Arc<Parent>, u64) {
         let mut table = locked(&self.0);
         if table.parents.len() >= table.sweep_at.max(SWEEP_AT) {
-            table.parents.retain(|_, parent| locked(&parent.stays).remembered_until > now);
+            table
+                .parents
+                .retain(|_, parent| locked(&parent.parts).remembered_until > now);
             table.sweep_at = table.parents.len() * 2;
         }
-        let parent = table.parents.entry(claim.id).or_insert_with(|| Arc::new(Parent::new(claim.id))).clone();
-        let epoch = parent.with(|stays| {
-            stays.touched(now, claim.ttl);
-            stays.epoch
+        let parent = table
+            .parents
+            .entry(claim.id)
+            .or_insert_with(|| Arc::new(Parent::new(claim.id)))
+            .clone();
+        let epoch = parent.with(|parts| {
+            parts.touched(now, claim.ttl);
+            parts.epoch
         });
         (parent, epoch)
     }
@@ -51,10 +60,10 @@ impl Children {
         locked(&self.0).parents.get(&id).cloned()
     }
 
-    /// Forgets this parent if nothing of it is left anywhere.
+    /// Forgets this parent if nothing of it is left in a store.
     pub(crate) fn forget_if_gone(&self, parent: &Arc<Parent>) {
         let mut table = locked(&self.0);
-        let gone = parent.with(|stays| stays.is_gone().then(|| stays.end()));
+        let gone = parent.with(|parts| parts.is_gone().then(|| parts.end()));
         let parent = gone.is_some().then(|| table.parents.remove(&parent.id));
         drop(table);
         drop((gone, parent));
@@ -70,37 +79,51 @@ impl Children {
 #[derive(Debug)]
 pub(crate) struct Parent {
     pub(crate) id: ClaimId,
-    stays: Mutex<Stays>,
+    parts: Mutex<Parts>,
 }
 
-/// What a parent has in the two stores.
+/// The parts of a parent in the two stores.
 #[derive(Debug)]
-pub(crate) struct Stays {
-    old: Option<Stay>,
-    new: Option<Stay>,
-    /// What was left, or may have been, and was not confirmed as withdrawn.
+pub(crate) struct Parts {
+    old: Option<ClaimInStore>,
+    new: Option<ClaimInStore>,
+    /// The former parts that may still be in a store, because their withdrawal was not confirmed.
     pub(crate) former: Vec<Former>,
-    /// The token of the grant that core was told.
+    /// The token of the grant that core was told of.
     pub(crate) told: Option<FencingToken>,
-    /// How often it was released. What was asked for before that is not gone on with.
+    /// The number of its releases, and of the times that it was forgotten. An attempt of an earlier
+    /// epoch does not go on.
     pub(crate) epoch: u64,
-    /// Core asks for what it has within this time: later it has forgotten it.
+    /// Core asks about each claim that it has before this moment. After it, core has forgotten the
+    /// claim.
     remembered_until: Moment,
 }
 
 impl Parent {
     fn new(id: ClaimId) -> Parent {
         let remembered_until = Moment::from_nanos(0);
-        let stays = Stays { old: None, new: None, former: Vec::new(), told: None, epoch: 0, remembered_until };
-        Parent { id, stays: Mutex::new(stays) }
+        let parts = Parts {
+            old: None,
+            new: None,
+            former: Vec::new(),
+            told: None,
+            epoch: 0,
+            remembered_until,
+        };
+        Parent {
+            id,
+            parts: Mutex::new(parts),
+        }
     }
 
-    /// Works on its stays. What `work` takes out of them is dropped by the caller: the mutex is free again by then.
-    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Stays) -> T) -> T {
-        work(&mut locked(&self.stays))
+    /// Runs `work` on the parts. `work` returns everything that it takes out of them, so that the
+    /// caller drops it after the mutex is free again.
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Parts) -> T) -> T {
+        work(&mut locked(&self.parts))
     }
 
-    /// The stay in that store, a new one if there is none; `None` if the parent was released since `epoch`. It is asked for from now on.
+    /// Makes a request for the part in a store. The part is made if there is none. `None` if the
+    /// parent was released since `epoch`.
     pub(crate) fn stand(
         self: &Arc<Parent>,
         (side, store): (Side, &dyn Backend),
@@ -108,91 +131,100 @@ impl Parent {
         floor: Option<FencingToken>,
         (epoch, upper): (u64, &Notifier),
     ) -> Option<Asked> {
-        let missing = self.with(|stays| stays.epoch == epoch && stays.on(side).is_none());
-        // It listens before its request is sent.
-        let mut fresh = missing.then(|| Stay::new(self, (side, store), claim, upper));
-        let asked = self.with(|stays| {
-            let standing = Some(stays).filter(|stays| stays.epoch == epoch)?.on(side);
+        let missing = self.with(|parts| parts.epoch == epoch && parts.on(side).is_none());
+        // The part listens before its request is sent.
+        let mut fresh = missing.then(|| ClaimInStore::new(self, (side, store), claim, upper));
+        let asked = self.with(|parts| {
+            let standing = Some(parts).filter(|parts| parts.epoch == epoch)?.on(side);
             if standing.is_none() {
-                *standing = fresh.take().or_else(|| Some(Stay::new(self, (side, store), claim, upper)));
+                *standing = fresh
+                    .take()
+                    .or_else(|| Some(ClaimInStore::new(self, (side, store), claim, upper)));
             }
-            standing.as_mut().map(|stay| stay.asked(claim, floor))
+            standing.as_mut().map(|part| part.asked(claim, floor))
         });
         drop(fresh);
         asked
     }
 }
 
-impl Stays {
-    pub(crate) fn on(&mut self, side: Side) -> &mut Option<Stay> {
+impl Parts {
+    pub(crate) fn on(&mut self, side: Side) -> &mut Option<ClaimInStore> {
         match side {
             Side::Old => &mut self.old,
             Side::New => &mut self.new,
         }
     }
 
-    /// The stay there, if it still is the one with this id.
-    pub(crate) fn current(&mut self, side: Side, id: ClaimId) -> Option<&mut Stay> {
-        self.on(side).as_mut().filter(|stay| stay.claim.id == id)
+    /// The part in this store, if it is still the one with this id.
+    pub(crate) fn current(&mut self, side: Side, id: ClaimId) -> Option<&mut ClaimInStore> {
+        self.on(side).as_mut().filter(|part| part.claim.id == id)
     }
 
-    /// Both, if it stands in both.
-    pub(crate) fn both(&self) -> Option<(&Stay, &Stay)> {
+    /// Both parts, if there are two.
+    pub(crate) fn both(&self) -> Option<(&ClaimInStore, &ClaimInStore)> {
         self.old.as_ref().zip(self.new.as_ref())
     }
 
-    /// The earlier end of those that it has.
+    /// The earlier end of the parts.
     pub(crate) fn until(&self) -> Option<Moment> {
-        self.standing().map(|stay| stay.until).min()
+        self.standing().map(|part| part.until).min()
     }
 
-    /// The shorter lease of those that it has.
+    /// The shorter lease of the parts.
     pub(crate) fn ttl(&self) -> Option<Duration> {
-        self.standing().map(|stay| stay.ttl).min()
+        self.standing().map(|part| part.ttl).min()
     }
 
-    /// Why one of them is gone.
+    /// The reason for which one of the parts was lost.
     pub(crate) fn lost(&self) -> Option<Loss> {
-        self.standing().find_map(|stay| stay.lost)
+        self.standing().find_map(|part| part.lost)
     }
 
-    fn standing(&self) -> impl Iterator<Item = &Stay> {
+    fn standing(&self) -> impl Iterator<Item = &ClaimInStore> {
         self.old.iter().chain(&self.new)
     }
 
-    /// Core was told of a grant, and may still believe it.
+    /// Returns whether core was told of a grant that may still be good.
     pub(crate) fn holds(&self, now: Moment) -> bool {
-        let good = |(old, new): (&Stay, &Stay)| old.until.min(new.until) > now;
+        let good = |(old, new): (&ClaimInStore, &ClaimInStore)| old.until.min(new.until) > now;
         self.told.is_some() && self.both().is_some_and(good)
     }
 
-    /// Its stay there ends. What it may have left is to be withdrawn.
+    /// Ends the part in this store. If it may have left something there, that is to be withdrawn.
     pub(crate) fn leave(&mut self, side: Side, now: Moment) -> Option<Subscription> {
-        let stay = self.on(side).take()?;
-        if stay.traces {
-            let give_up_at = now + stay.claim.ttl.max(stay.ttl);
-            self.former.push(Former { side, claim: stay.claim, place: stay.place, give_up_at });
+        let part = self.on(side).take()?;
+        if part.traces {
+            let give_up_at = now + part.claim.ttl.max(part.ttl);
+            self.former.push(Former {
+                side,
+                claim: part.claim,
+                place: part.place,
+                give_up_at,
+            });
         }
-        stay.listens
+        part.listens
     }
 
-    /// Core has asked for it.
+    /// Records that core has asked about this claim.
     pub(crate) fn touched(&mut self, now: Moment, rest: Duration) {
-        self.remembered_until = self.remembered_until.max(now + rest * 4 + Duration::from_secs(1));
+        self.remembered_until = self
+            .remembered_until
+            .max(now + rest * 4 + Duration::from_secs(1));
     }
 
     pub(crate) fn is_gone(&self) -> bool {
-        self.former.is_empty() && self.standing().all(|stay| !stay.traces)
+        self.former.is_empty() && self.standing().all(|part| !part.traces)
     }
 
-    /// Nothing is gone on with.
-    fn end(&mut self) -> [Option<Stay>; 2] {
+    /// Ends both parts, and all attempts of this epoch.
+    fn end(&mut self) -> [Option<ClaimInStore>; 2] {
         self.epoch += 1;
         self.told = None;
         [self.old.take(), self.new.take()]
     }
 
-    /// All that it may have is to be withdrawn.
+    /// Ends both parts. Everything that may be in a store is to be withdrawn.
     pub(crate) fn release(&mut self, now: Moment) -> [Option<Subscription>; 2] {
         let left = [Side::New, Side::Old].map(|side| self.leave(side, now));
         self.end();

@@ -2,26 +2,31 @@
 //!
 //! Each step came out of a counterexample of a model:
 //!
-//! 1. Old first, always: with two orders, one client holds old and waits in new, and another the reverse.
-//! 2. Who does not hold old has nothing in new. Else it stands in old behind one that waits for it in new, for ever.
-//! 3. A stay that is left is withdrawn, and its id never used again: a late withdrawal would end what stands there later.
-//! 4. Both stores know the hold by the greater token before the guard exists. Else the next that holds in only one of them gets
-//!    a smaller one.
-//! 5. Whatever has ended meanwhile is claimed again before the guard exists.
-//! 6. If new does not answer, old is given back before the error goes up, and new is asked something cheap before old is
-//!    claimed again: nobody is kept out of old for nothing.
+//! 1. Old is always first: with two orders, one client would hold old and wait in new, and another
+//!    the reverse.
+//! 2. A client that does not hold old has nothing in new. Otherwise it could wait in old behind a
+//!    client that waits for it in new, for ever.
+//! 3. A part that is left is withdrawn, and its id is never used again: a late withdrawal would end
+//!    a later part with that id.
+//! 4. Both stores know the hold by the greater token before the guard exists. Otherwise the next
+//!    client that holds in only one of them would get a smaller token.
+//! 5. A hold that has ended in a store meanwhile is claimed there again before the guard exists.
+//! 6. If new does not answer, old is released before the error is returned, and new is asked
+//!    something cheap before old is claimed again: nobody is kept out of old for nothing.
 
 use std::sync::Arc;
 
-use leasehold_core::seam::{Claim, Claimed, Grant, Mode, RAISED_AHEAD, Validity};
-use leasehold_core::{Error, ErrorKind, FencingToken, Loss, Raises, Result};
+use leasehold_core::backend::Raises;
+use leasehold_core::backend::{Claim, Claimed, Grant, Mode, Place, RAISED_AHEAD, Validity};
+use leasehold_core::{Error, ErrorKind, FencingToken, Loss, Result};
 
 use crate::Bridge;
-use crate::children::{Parent, Stays};
+use crate::children::{Parent, Parts};
+use crate::claim_in_store::{ClaimInStore, Held};
 use crate::pair::Side;
-use crate::stay::{Held, Stay};
 
-/// How many requests one claim may take until both stores agree. Two are usual, and three where new has greater tokens.
+/// The number of requests that one claim may take until both stores agree. Two are usual, and three
+/// if new has greater tokens.
 const ROUNDS: usize = 16;
 
 /// One claim of core, on its way through both stores.
@@ -30,37 +35,50 @@ pub(crate) struct Attempt<'a> {
     parent: &'a Arc<Parent>,
     claim: &'a Claim,
     epoch: u64,
-    /// Nothing of it was in any store when it began.
+    /// The claim had nothing in any store when this attempt began.
     is_new: bool,
 }
 
-/// What is to be done next.
+/// The next step of an attempt.
 enum Next {
     /// Claim in this store, with this floor.
     Ask(Side, Option<FencingToken>),
-    /// The place in this store has a smaller number than this token: raise the store, and stand there anew.
+    /// The place in this store has a smaller number than this token: raise the store, and take a
+    /// new place there.
     Raise(Side, FencingToken),
-    /// Both know it.
+    /// Both stores know the hold.
     Done(Grant),
 }
 
-/// What a store answered.
+/// The answer of a store.
 enum Answer {
     Claimed(Claimed),
-    /// It was about a stay that has been left meanwhile.
+    /// The answer is about a part that has been left meanwhile.
     Outdated,
 }
 
 impl<'a> Attempt<'a> {
-    pub(crate) fn new(bridge: &'a Bridge, parent: &'a Arc<Parent>, epoch: u64, claim: &'a Claim) -> Attempt<'a> {
-        let is_new = parent.with(|stays| stays.is_gone());
-        Attempt { bridge, parent, claim, epoch, is_new }
+    pub(crate) fn new(
+        bridge: &'a Bridge,
+        parent: &'a Arc<Parent>,
+        epoch: u64,
+        claim: &'a Claim,
+    ) -> Attempt<'a> {
+        let is_new = parent.with(|parts| parts.is_gone());
+        Attempt {
+            bridge,
+            parent,
+            claim,
+            epoch,
+            is_new,
+        }
     }
 
     pub(crate) async fn run(&self) -> Result<Claimed> {
         self.prepare().await?;
         let mut next = Next::Ask(Side::Old, None);
-        let (mut in_new, mut answered) = (false, false);
+        let mut in_new = false;
+        let mut answered = false;
         for left in (0..ROUNDS).rev() {
             if self.leave_lost() {
                 (in_new, next) = (false, Next::Ask(Side::Old, None));
@@ -89,11 +107,15 @@ impl<'a> Attempt<'a> {
             }
             next = self.next(in_new, left < ROUNDS / 2);
         }
-        let slow = Error::new(ErrorKind::Unavailable, "the two stores did not agree on a token in time");
+        let slow = Error::new(
+            ErrorKind::Unavailable,
+            "the two stores did not agree on a token in time",
+        );
         Err(self.give_up(Side::New, slow).await)
     }
 
-    /// What was left before is withdrawn, and new can be asked, before old is claimed.
+    /// Withdraws the parts that were left before, and makes sure that new answers, before old is
+    /// claimed.
     async fn prepare(&self) -> Result<()> {
         self.leave_lost();
         let holds = self.holds();
@@ -103,7 +125,12 @@ impl<'a> Attempt<'a> {
             }
         }
         if self.bridge.new_failed() && !holds {
-            let asked = self.bridge.pair.on(Side::New).inspect(&self.claim.name).await;
+            let asked = self
+                .bridge
+                .pair
+                .on(Side::New)
+                .inspect(&self.claim.name)
+                .await;
             if let Err(e) = asked {
                 return Err(self.retreat(Side::New, e, false).await);
             }
@@ -111,23 +138,44 @@ impl<'a> Attempt<'a> {
         Ok(())
     }
 
-    /// What a store has said is gone is left; who does not stand in old has nothing in new.
+    /// Leaves the parts that a store has reported as lost, and also the part in new if the one in
+    /// old is lost. Returns whether there were any.
     fn leave_lost(&self) -> bool {
-        let is_lost = |side| self.parent.with(|stays| stays.on(side).as_ref().is_some_and(|stay| stay.lost.is_some()));
-        let (old, new) = (is_lost(Side::Old), is_lost(Side::New));
+        let is_lost = |side| {
+            self.parent.with(|parts| {
+                parts
+                    .on(side)
+                    .as_ref()
+                    .is_some_and(|part| part.lost.is_some())
+            })
+        };
+        let old = is_lost(Side::Old);
+        let new = is_lost(Side::New);
         if old || new {
-            self.leave(if old { &[Side::New, Side::Old] } else { &[Side::New] });
+            self.leave(if old {
+                &[Side::New, Side::Old]
+            } else {
+                &[Side::New]
+            });
         }
         old || new
     }
 
-    /// One request. What it takes is written down before it is sent.
+    /// Sends one request. The part is recorded before the request is sent.
     async fn ask(&self, side: Side, floor: Option<FencingToken>) -> Result<Answer> {
-        let Bridge { pair, notifier, clock, .. } = self.bridge;
+        let Bridge {
+            pair,
+            notifier,
+            clock,
+            ..
+        } = self.bridge;
         let store = pair.on(side);
-        let asked =
-            self.parent.stand((side, store), self.claim, floor, (self.epoch, notifier)).ok_or_else(withdrawn)?;
-        let (id, sent) = (asked.claim.id, clock.now());
+        let asked = self
+            .parent
+            .stand((side, store), self.claim, floor, (self.epoch, notifier))
+            .ok_or_else(withdrawn)?;
+        let id = asked.claim.id;
+        let sent = clock.now();
         let answer = {
             let unanswered = (side == Side::New).then(|| self.bridge.asks_new());
             let answer = store.claim(&asked.claim).await;
@@ -137,24 +185,27 @@ impl<'a> Attempt<'a> {
             answer
         };
         let mut lost = false;
-        let current = self.parent.with(|stays| {
-            let told = stays.told;
-            let Some(stay) = stays.current(side, id) else { return false };
+        let current = self.parent.with(|parts| {
+            let told = parts.told;
+            let Some(part) = parts.current(side, id) else {
+                return false;
+            };
             match &answer {
-                Ok(Claimed::Granted(grant)) if stay.outgrew(grant) => stay.unanswered = false,
+                Ok(Claimed::Granted(grant)) if part.outgrew(grant) => part.unanswered = false,
                 Ok(Claimed::Granted(grant)) => {
-                    lost = told.is_some() && stay.grant.is_some_and(|held| held.token != grant.token);
-                    stay.granted_to(&asked, grant, sent);
+                    lost =
+                        told.is_some() && part.grant.is_some_and(|held| held.token != grant.token);
+                    part.granted_to(&asked, grant, sent);
                 }
                 Ok(Claimed::Waiting(waiting)) => {
-                    if !stay.waits(&asked, &waiting.place) {
+                    if !part.waits(&asked, &waiting.place) {
                         return false;
                     }
-                    // It was evicted there, and this request stood anew.
+                    // The hold was evicted there, and this request has taken a new place.
                     lost = told.is_some();
                 }
-                Ok(Claimed::Busy(_)) => stay.refused(),
-                Err(e) if !may_have_been_executed(e.kind()) => stay.not_executed(&asked),
+                Ok(Claimed::Busy(_)) => part.refused(),
+                Err(e) if !may_have_been_executed(e.kind()) => part.not_executed(&asked),
                 Err(_) => {}
             }
             true
@@ -163,8 +214,9 @@ impl<'a> Attempt<'a> {
             self.lose();
         }
         if !current {
-            // It was left while this was on its way, and what arrived after its withdrawal is withdrawn once more.
-            let left = self.parent.with(|stays| stays.current(side, id).is_none());
+            // The part was left while the request was on its way. A request that arrived after the
+            // withdrawal is withdrawn once more.
+            let left = self.parent.with(|parts| parts.current(side, id).is_none());
             if left && answer.is_ok() {
                 let _ = store.release(&asked.claim, None).await;
             }
@@ -173,14 +225,15 @@ impl<'a> Attempt<'a> {
         answer.map(Answer::Claimed)
     }
 
-    /// Another client is before it in this store.
+    /// Handles the answer that another client is before this one in a store.
     async fn refused(&self, side: Side, refused: Claimed) -> Result<Claimed> {
         match (side, &refused) {
-            // Old stays held, and is renewed.
+            // Old remains held, and is renewed.
             (Side::New, Claimed::Waiting(_)) => return Ok(refused),
             (Side::Old, Claimed::Waiting(_)) => {
                 self.leave(&[Side::New]);
-                // If that is not answered, its lease ends: it is not renewed any more.
+                // If the withdrawal is not answered, the lease ends, since it is not renewed any
+                // more.
                 let _ = self.bridge.withdraw(self.parent, Side::New).await;
                 return Ok(refused);
             }
@@ -194,26 +247,33 @@ impl<'a> Attempt<'a> {
         Ok(refused)
     }
 
-    /// The place in this store, and all that are taken from now on, get greater numbers than `token`.
+    /// Raises the store above `token`, and leaves the place there, so that the next one has a
+    /// greater number. If that is the place in old, the one in new is left as well.
     async fn raise(&self, side: Side, token: FencingToken) -> Result<()> {
         let limit = self.bridge.pair.limit(side);
-        let stay = |stays: &mut Stays| stays.on(side).as_ref().map(|stay| stay.claim.id);
-        let before = self.parent.with(stay);
+        let part = |parts: &mut Parts| parts.on(side).as_ref().map(|part| part.claim.id);
+        let before = self.parent.with(part);
         let raised = if token >= limit {
-            let why = format!("its tokens cannot be raised above {limit}, and the other store is there already");
+            let why = format!(
+                "its tokens cannot be raised above {limit}, and the other store is there already"
+            );
             Err(Error::new(ErrorKind::Unsupported, why))
         } else {
             let beyond = FencingToken::new(token.get().saturating_add(RAISED_AHEAD)).min(limit);
-            self.bridge.pair.on(side).raise(beyond).await
+            async { self.bridge.pair.floor(side)?.raise(beyond).await }.await
         };
         if let Err(e) = raised {
             return Err(self.give_up(side, e).await);
         }
-        if self.parent.with(stay) != before {
-            // Another attempt of this claim stands there anew already.
+        if self.parent.with(part) != before {
+            // Another attempt of this claim has taken a new place there already.
             return Ok(());
         }
-        let anew: &[Side] = if side == Side::Old { &[Side::New, Side::Old] } else { &[Side::New] };
+        let anew: &[Side] = if side == Side::Old {
+            &[Side::New, Side::Old]
+        } else {
+            &[Side::New]
+        };
         for side in anew {
             self.leave(&[*side]);
             if let Err(e) = self.bridge.withdraw(self.parent, *side).await {
@@ -223,22 +283,23 @@ impl<'a> Attempt<'a> {
         Ok(())
     }
 
-    /// What is missing. `in_new`: this attempt has asked both. `long`: they have not agreed for long.
+    /// Decides the next step. `in_new`: this attempt was granted the lock in new. `long`: the
+    /// stores have not agreed for many rounds.
     fn next(&self, in_new: bool, long: bool) -> Next {
         let now = self.bridge.clock.now();
-        self.parent.with(|stays| {
-            let held = |stays: &mut Stays, side| {
-                let stay = stays.on(side).as_ref().filter(|stay| stay.lost.is_none())?;
-                Some((stay.grant?, stay.until, stay.ttl, stay.place.clone()?))
+        self.parent.with(|parts| {
+            let held = |parts: &mut Parts, side| {
+                let part = parts.on(side).as_ref().filter(|part| part.lost.is_none())?;
+                Some((part.grant?, part.until, part.ttl))
             };
-            let Some((old, old_until, old_ttl, _)) = held(stays, Side::Old) else {
+            let Some((old, old_until, old_ttl)) = held(parts, Side::Old) else {
                 return Next::Ask(Side::Old, None);
             };
             let floor = Some(old.token);
-            let Some((new, new_until, new_ttl, place)) = held(stays, Side::New).filter(|_| in_new) else {
+            let Some((new, new_until, new_ttl)) = held(parts, Side::New).filter(|_| in_new) else {
                 return Next::Ask(Side::New, floor);
             };
-            let (token, turns) = match self.agree(old, new, long || stays.told.is_some()) {
+            let (token, turns) = match self.agree(old, new, long || parts.told.is_some()) {
                 Ok(agreed) => agreed,
                 Err(next) => return next,
             };
@@ -248,99 +309,137 @@ impl<'a> Attempt<'a> {
             if new_until <= now {
                 return Next::Ask(Side::New, floor);
             }
-            stays.told = Some(token);
+            parts.told = Some(token);
             let validity = Validity::ending(old_until.min(new_until), old_ttl.min(new_ttl));
-            Next::Done(Grant::new(place, token, validity).turns(turns))
+            let place = Place::in_several_stores(self.parent.id);
+            Next::Done(Grant::new(place, token, validity).turns(turns.min(self.claim.turns())))
         })
     }
 
-    /// The token by which both know the hold, and how many turns of it; or what is to be done so that they do.
+    /// Returns the token by which both stores know the hold, and the number of its turns; otherwise
+    /// the step that is still needed.
     fn agree(&self, old: Held, new: Held, long: bool) -> Result<(FencingToken, u32), Next> {
-        // Where several hold, others of them may be granted in between, in one store and in the other, again and again. The smaller
-        // number is above all earlier holds that exclude it, too; only an eviction by it ends the hold in one store and not in both.
+        // If several may hold, others may be granted in between, in one store and in the other,
+        // again and again. The smaller number is also above all earlier holds that exclude this
+        // one. Its only drawback is that an eviction by it ends the hold in one store and not in
+        // both.
         let numbers_places = |side| matches!(self.bridge.pair.raises(side), Raises::Places(_));
-        let any = long && self.claim.mode != Mode::Exclusive && ![Side::Old, Side::New].into_iter().any(numbers_places);
-        let token = if any { old.token.min(new.token) } else { old.token.max(new.token) };
+        let any = long
+            && self.claim.mode != Mode::Exclusive
+            && ![Side::Old, Side::New].into_iter().any(numbers_places);
+        let token = if any {
+            old.token.min(new.token)
+        } else {
+            old.token.max(new.token)
+        };
         for (side, held) in [(Side::New, new), (Side::Old, old)] {
             match self.bridge.pair.raises(side) {
                 Raises::Holds(_) if held.token == token || any => {}
                 Raises::Holds(_) => return Err(Next::Ask(side, Some(token))),
-                _ if held.token <= token && token.get() < held.end() => {}
-                _ => return Err(Next::Raise(side, token)),
+                Raises::Places(_) if held.token <= token && token.get() < held.end() => {}
+                Raises::Places(_) => return Err(Next::Raise(side, token)),
             }
         }
         let turns = old.end().min(new.end()).saturating_sub(token.get());
         Ok((token, u32::try_from(turns).unwrap_or(u32::MAX)))
     }
 
-    /// This store has failed. Nothing is held in the other for it, unless core has a grant that is still good.
+    /// Handles the failure of a store: nothing remains held in the other store, unless core has a
+    /// grant that is still good. Returns the error for core.
     async fn retreat(&self, side: Side, e: Error, answered: bool) -> Error {
         if self.holds() {
-            // The other has executed it: a hold that was made shared there counts as shared.
-            return if answered { ambiguous(side.says(e)) } else { side.says(e) };
+            // The other store has executed the claim: a hold that was made shared there counts as
+            // shared.
+            return if answered {
+                ambiguous(side.says(e))
+            } else {
+                side.says(e)
+            };
         }
-        let may_hold_old = self.parent.with(|stays| stays.on(Side::Old).as_ref().is_some_and(Stay::may_hold));
+        let may_hold_old = self.parent.with(|parts| {
+            parts
+                .on(Side::Old)
+                .as_ref()
+                .is_some_and(ClaimInStore::may_hold)
+        });
         match side {
             Side::New if may_hold_old => self.leave(&[Side::New, Side::Old]),
             _ => self.leave(&[Side::New]),
         }
-        // What this cannot withdraw is withdrawn by the next claim, or the release.
+        // If this fails, the next claim or the release withdraws it.
         let _ = self.bridge.withdraw(self.parent, side.other()).await;
         self.honest(side.says(e))
     }
 
-    /// It cannot be had in both, though both answer: it is given back in both.
+    /// Handles a claim that cannot be granted in both stores although both answer: it is released
+    /// in both. Returns the error for core.
     async fn give_up(&self, side: Side, e: Error) -> Error {
         if self.holds() {
             return ambiguous(side.says(e));
         }
         self.leave(&[Side::New, Side::Old]);
         for side in [Side::New, Side::Old] {
-            // What this cannot withdraw is withdrawn by the next claim, or the release.
+            // If this fails, the next claim or the release withdraws it.
             let _ = self.bridge.withdraw(self.parent, side).await;
         }
         self.honest(side.says(e))
     }
 
-    /// Its stays there end. A grant that core was told of is over before anything of it is withdrawn.
+    /// Ends the parts in these stores. If core was told of a grant, that is reported as lost before
+    /// anything is withdrawn.
     fn leave(&self, sides: &[Side]) {
         let now = self.bridge.clock.now();
-        let standing = self.parent.with(|stays| sides.iter().any(|side| stays.on(*side).is_some()));
+        let standing = self
+            .parent
+            .with(|parts| sides.iter().any(|side| parts.on(*side).is_some()));
         if standing {
             self.lose();
         }
-        let left: Vec<_> = self.parent.with(|stays| sides.iter().map(|side| stays.leave(*side, now)).collect());
+        let left: Vec<_> = self
+            .parent
+            .with(|parts| sides.iter().map(|side| parts.leave(*side, now)).collect());
         drop(left);
     }
 
     fn lose(&self) {
-        if self.parent.with(|stays| stays.told.take()).is_some() {
+        if self.parent.with(|parts| parts.told.take()).is_some() {
             self.bridge.notifier.lost(self.parent.id, Loss::Gone);
         }
     }
 
     fn holds(&self) -> bool {
         let now = self.bridge.clock.now();
-        self.parent.with(|stays| stays.holds(now))
+        self.parent.with(|parts| parts.holds(now))
     }
 
-    /// Whoever is told that it was not executed withdraws nothing.
+    /// Makes the error of a new claim `Ambiguous` if something is left in a store: after an error
+    /// that says that nothing was executed, core would not withdraw it.
     fn honest(&self, e: Error) -> Error {
-        let left = !self.parent.with(|stays| stays.is_gone());
+        let left = !self.parent.with(|parts| parts.is_gone());
         if self.is_new && left { ambiguous(e) } else { e }
     }
 }
 
 fn may_have_been_executed(kind: ErrorKind) -> bool {
-    use ErrorKind::{Closed, Denied, Unavailable, Unsupported};
-    // What is wrong with a claim, a store may have seen only in the queue.
-    !matches!(kind, Unavailable | Denied | Unsupported | Closed)
+    use ErrorKind::{Closed, Denied, NoRuntime, Unavailable, Unsupported};
+    // A store may notice a mistake in a claim only when the claim is in the queue.
+    !matches!(
+        kind,
+        Unavailable | Denied | Unsupported | Closed | NoRuntime
+    )
 }
 
 fn ambiguous(e: Error) -> Error {
-    if may_have_been_executed(e.kind()) { e } else { Error::new(ErrorKind::Ambiguous, e.to_string()).with_source(e) }
+    if may_have_been_executed(e.kind()) {
+        e
+    } else {
+        e.with_kind(ErrorKind::Ambiguous)
+    }
 }
 
 fn withdrawn() -> Error {
-    Error::new(ErrorKind::Ambiguous, "the claim was released while it was asked for")
+    Error::new(
+        ErrorKind::Ambiguous,
+        "the claim was released while it was asked for",
+    )
 }

@@ -1,7 +1,10 @@
-//! A store over two stores: it holds in both, so that a fleet moves from one to the other by two rolling deploys.
+//! A store over two stores. It holds each lock in both, so that a fleet can move from one store to
+//! the other by two rolling deploys.
 //!
-//! Stage 1 holds in the old store, stage 2, the bridge, in both, stage 3 in the new one. 1 and 2 may run at the same time, then 2 and
-//! 3, and never 1 and 3. At no moment two hold, nobody can, or a token falls.
+//! Stage 1 holds in the old store; stage 2, the bridge, holds in both; stage 3 holds in the new
+//! store. Stages 1 and 2 may run at the same time, and later 2 and 3, but never 1 and 3. At no
+//! moment do two clients hold one lock, does a lock become impossible to take, or does a token
+//! fall.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold_core::Result<()> {
@@ -21,11 +24,12 @@
 mod check;
 mod children;
 mod claim;
+mod claim_in_store;
 mod inspect;
 mod pair;
 mod release;
 mod renew;
-mod stay;
+mod stages;
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,7 +37,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join;
-use leasehold_core::seam::{
+use leasehold_core::backend::{
     Backend, Claim, Claimed, Clock, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
 };
 use leasehold_core::{Error, ErrorKind, FencingToken, Guarantees, LockQueue, Name, Result};
@@ -41,14 +45,18 @@ use leasehold_core::{Error, ErrorKind, FencingToken, Guarantees, LockQueue, Name
 use crate::children::{Children, Parent};
 use crate::claim::Attempt;
 use crate::pair::{Pair, Side};
+pub use crate::stages::{InStage, Stage};
 
 /// A client of two stores, which holds in both: stage 2 of a move from the old one to the new one.
 ///
-/// It takes old, then new; it holds until the earlier of both ends, and losing either is losing. Both stores know a hold by one token
-/// before its guard exists, so that the tokens of a name go on rising in both. What it gives is the weaker of both
-/// ([`Guarantees`]).
+/// It takes the lock in the old store, and then in the new one. It holds until the earlier of the
+/// two leases ends, and a loss in either store is a loss of the hold. Both stores know a hold by
+/// one token before its guard exists, so the tokens of a name keep rising in both. Its guarantees
+/// are the weaker ones of the two stores ([`Guarantees`]).
 ///
-/// The place of a grant is that in the new store: what is fenced there by the store's own condition can check it.
+/// A condition of one of the two stores (`still_holds`) does not cover a hold of a bridge, and is
+/// refused: once the lease has ended, the other store grants the lock, even if a transaction in the
+/// first store keeps the hold there. Tokens protect as always.
 pub struct Bridge {
     pair: Pair,
     notifier: Notifier,
@@ -59,27 +67,34 @@ pub struct Bridge {
 }
 
 impl Bridge {
-    /// A client of these two, each of which is a client of its own: no other store uses it.
+    /// Makes a client of two stores from a client of each. No other store may use these clients.
     ///
-    /// Nothing is sent. [`check`](Bridge::check) finds what only the servers can tell.
+    /// It sends nothing. [`check`](Bridge::check) asks the servers whether they fit.
     ///
     /// # Errors
     ///
     /// [`Unsupported`](ErrorKind::Unsupported), with the reason, for a pair for which the promises cannot be kept: the
     /// leases of both are not compared with one clock, one of them cannot raise its tokens, or both number a place when it
-    /// is taken ([`Raises::Places`](leasehold_core::Raises::Places)).
+    /// is taken ([`Raises::Places`](leasehold_core::backend::Raises::Places)).
     pub fn new(old: impl Backend, new: impl Backend) -> Result<Bridge> {
         let pair = Pair::new(Box::new(old), Box::new(new))?;
-        let (notifier, clock) = (Notifier::new(), pair.on(Side::Old).clock());
+        let notifier = Notifier::new();
+        let clock = pair.on(Side::Old).clock();
         for side in [Side::Old, Side::New] {
             if let Some(part) = pair.on(side).notifier() {
                 part.is_part_of(&notifier);
             }
         }
-        Ok(Bridge { pair, notifier, clock, children: Children::default(), new_failed: AtomicBool::new(false) })
+        Ok(Bridge {
+            pair,
+            notifier,
+            clock,
+            children: Children::default(),
+            new_failed: AtomicBool::new(false),
+        })
     }
 
-    /// Claims in both, unless the parent was released since `epoch`.
+    /// Claims in both stores, unless the parent was released since `epoch`.
     async fn attempt(&self, parent: &Arc<Parent>, epoch: u64, claim: &Claim) -> Result<Claimed> {
         let answer = Attempt::new(self, parent, epoch, claim).run().await;
         if !matches!(answer, Ok(Claimed::Granted(_) | Claimed::Waiting(_))) {
@@ -88,12 +103,13 @@ impl Bridge {
         answer
     }
 
-    /// Whether the new store has not answered the latest claim.
+    /// Returns whether the new store has not answered the latest claim.
     fn new_failed(&self) -> bool {
         self.new_failed.load(Ordering::Acquire)
     }
 
-    /// The new store is asked for a claim: unless it is [answered](Unanswered::answered), it has failed.
+    /// Marks a claim in the new store as sent. It counts as failed unless it is
+    /// [answered](Unanswered::answered).
     fn asks_new(&self) -> Unanswered<'_> {
         Unanswered(&self.new_failed)
     }
@@ -118,7 +134,12 @@ impl Drop for Unanswered<'_> {
 
 impl fmt::Debug for Bridge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Bridge(from {:?} to {:?})", self.pair.on(Side::Old), self.pair.on(Side::New))
+        write!(
+            f,
+            "Bridge(from {:?} to {:?})",
+            self.pair.on(Side::Old),
+            self.pair.on(Side::New)
+        )
     }
 }
 
@@ -134,14 +155,22 @@ impl Backend for Bridge {
     }
 
     fn renew_batch(&self) -> usize {
-        self.pair.on(Side::Old).renew_batch().min(self.pair.on(Side::New).renew_batch())
+        self.pair
+            .on(Side::Old)
+            .renew_batch()
+            .min(self.pair.on(Side::New).renew_batch())
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
         self.release_both(claim).await
     }
 
-    async fn release_after(&self, claim: &Claim, _place: Option<&Place>, rest: Duration) -> Result<()> {
+    async fn release_after(
+        &self,
+        claim: &Claim,
+        _place: Option<&Place>,
+        rest: Duration,
+    ) -> Result<()> {
         self.release_both_after(claim, rest).await
     }
 
@@ -166,7 +195,10 @@ impl Backend for Bridge {
     }
 
     fn observe(&self, name: &Name) -> Subscription {
-        self.pair.on(Side::Old).observe(name).and(self.pair.on(Side::New).observe(name))
+        self.pair
+            .on(Side::Old)
+            .observe(name)
+            .and(self.pair.on(Side::New).observe(name))
     }
 
     fn clock(&self) -> Clock {
@@ -174,8 +206,13 @@ impl Backend for Bridge {
     }
 
     async fn close(&self) -> Result<()> {
-        let (new, old) = join(self.pair.on(Side::New).close(), self.pair.on(Side::Old).close()).await;
+        let (new, old) = join(
+            self.pair.on(Side::New).close(),
+            self.pair.on(Side::Old).close(),
+        )
+        .await;
         self.children.clear();
-        new.map_err(|e| Side::New.says(e)).and(old.map_err(|e| Side::Old.says(e)))
+        new.map_err(|e| Side::New.says(e))
+            .and(old.map_err(|e| Side::Old.says(e)))
     }
 }

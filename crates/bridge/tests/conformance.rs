@@ -5,13 +5,11 @@
 use std::alloc::System;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold_bridge::Bridge;
-use leasehold_conformance::{Capabilities, FencedResource, Harness, Link, Need};
-use leasehold_core::seam::{Backend, async_trait};
-use leasehold_core::{Fenced, Result};
+use leasehold_conformance::{Capabilities, Harness, Link, Need};
+use leasehold_core::backend::{Backend, async_trait};
 use leasehold_memory::Memory;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
@@ -31,7 +29,10 @@ impl World {
     /// A client as another process would have it, and its parts.
     fn another(&self) -> (Bridge, World) {
         let parts = World(self.0.another_client(), self.1.another_client());
-        (Bridge::new(parts.0.clone(), parts.1.clone()).unwrap(), parts)
+        (
+            Bridge::new(parts.0.clone(), parts.1.clone()).unwrap(),
+            parts,
+        )
     }
 }
 
@@ -50,11 +51,29 @@ impl Harness for World {
     }
 
     fn capabilities(&self) -> Capabilities {
-        use Need::{Contents, DeleteHolder, Fence, Footprint, Heap, Link, Private, PushedWake};
-        let able = [Private, Link, Fence, DeleteHolder, Footprint, Contents, Heap, PushedWake];
-        Capabilities::new(&able, "stores in memory have no server, no other tools and nothing that survives them")
-            .lacks(&[Need::AtomicMulti], "no step is one for two stores")
-            .lacks(&[Need::Raise, Need::Floor], "its parts are raised, each by itself")
+        use Need::{Contents, DeleteHolder, Footprint, Heap, Link, Private, PushedWake};
+        let able = [
+            Private,
+            Link,
+            DeleteHolder,
+            Footprint,
+            Contents,
+            Heap,
+            PushedWake,
+        ];
+        Capabilities::new(
+            &able,
+            "stores in memory have no server, no other tools and nothing that survives them",
+        )
+        .lacks(&[Need::AtomicMulti], "no step is one for two stores")
+        .lacks(
+            &[Need::Fence],
+            "a condition of one of its stores covers no hold in both",
+        )
+        .lacks(
+            &[Need::Raise, Need::Floor],
+            "its parts are raised, each by itself",
+        )
     }
 
     async fn private(&self) -> Arc<dyn Harness> {
@@ -64,11 +83,6 @@ impl Harness for World {
     async fn linked_client(&self) -> (Arc<dyn Backend>, Arc<dyn Link>) {
         let (bridge, parts) = self.another();
         (Arc::new(bridge), Arc::new(parts))
-    }
-
-    async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {
-        let (bridge, World(_, new)) = self.another();
-        (Arc::new(bridge), Arc::new(Counter(new, AtomicU64::new(0))))
     }
 
     async fn delete_holder(&self, full_name: &str) {
@@ -90,20 +104,6 @@ impl Harness for World {
     fn heap(&self) -> usize {
         let stats = ALLOCATOR.stats();
         stats.bytes_allocated - stats.bytes_deallocated
-    }
-}
-
-/// What the lock protects, in the new store.
-struct Counter(Memory, AtomicU64);
-
-#[async_trait]
-impl FencedResource for Counter {
-    async fn write(&self, by: &dyn Fenced) -> Result<bool> {
-        Ok(self.0.while_held(by, || self.1.fetch_add(1, Ordering::Relaxed)).is_some())
-    }
-
-    async fn written(&self) -> u64 {
-        self.1.load(Ordering::Relaxed)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What one process saw or did.
+/// An event that one process saw or caused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Event {
@@ -16,16 +16,22 @@ pub struct Event {
 }
 
 impl Event {
-    /// What the process `p` saw at `t`.
+    /// An event of the process `p` at `t`.
     #[must_use]
     pub fn new(t: u64, p: u64, what: What) -> Event {
         Event { t, p, what }
     }
 
-    /// What ends something comes before what begins something at the same instant.
+    /// The order of events: at one instant, an end comes before a beginning.
     pub(crate) fn order(&self) -> (u64, bool) {
         use What::{Killed, Lost, Release, Released};
-        (self.t, !matches!(self.what, Release { .. } | Released { .. } | Lost { .. } | Killed { .. }))
+        (
+            self.t,
+            !matches!(
+                self.what,
+                Release { .. } | Released { .. } | Lost { .. } | Killed { .. }
+            ),
+        )
     }
 }
 
@@ -40,7 +46,7 @@ pub enum What {
         store: String,
         /// The seed of the run.
         seed: u64,
-        /// How late things may be.
+        /// The greatest delays that are allowed.
         limits: Limits,
     },
     /// An acquire is about to be called.
@@ -49,14 +55,14 @@ pub enum What {
         op: u64,
         /// The lock's name.
         lock: String,
-        /// What is asked for.
+        /// The mode that is asked for.
         mode: Mode,
-        /// Whether and how it waits.
+        /// The way in which it waits.
         policy: Policy,
         /// Until when it must have returned, if it was given a limit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline: Option<u64>,
-        /// Who may re-enter a hold of its own.
+        /// The owner, which may re-enter a hold of its own.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         owner: Option<u64>,
     },
@@ -93,7 +99,7 @@ pub enum What {
     Fail {
         /// The acquisition.
         op: u64,
-        /// Whether another holder or waiter is given as the reason.
+        /// The refusal gives another holder or waiter as its reason.
         busy: bool,
     },
     /// The acquire has returned with an unknown result, or its caller has left: it may still take the lock for a while.
@@ -117,7 +123,7 @@ pub enum What {
     Release {
         /// The acquisition.
         op: u64,
-        /// Nobody waits for the release.
+        /// The guard was dropped, so no task waits for the release.
         dropped: bool,
     },
     /// The store has confirmed the release.
@@ -136,7 +142,7 @@ pub enum What {
         op: u64,
         /// The reason given.
         why: String,
-        /// Who heard of it is a thread beside the one that works, which goes on when that is blocked.
+        /// A thread beside the working one heard of it. It continues while the working one is blocked.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         aside: bool,
     },
@@ -173,7 +179,7 @@ pub enum What {
         id: u64,
         /// Its kind.
         kind: String,
-        /// What is not promised under it.
+        /// The promise that does not hold under it.
         breaks: Breaks,
         /// The lock that it concerns, if it is one only.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -197,35 +203,35 @@ pub enum What {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         aside: bool,
     },
-    /// How much of something this process uses.
+    /// The amount of a resource that this process uses.
     Gauge {
         /// Of what.
         name: String,
         /// How much.
         value: u64,
-        /// Whether it is the baseline; otherwise it is compared with that.
+        /// It is the baseline, with which later values are compared.
         baseline: bool,
     },
-    /// What the store still has of the run after all clients have ended and all leases have run out.
+    /// The number of records that the store still has after all clients have ended and all leases have run out.
     Kv {
-        /// Of what: keys, leases, nodes.
+        /// The kind of record: keys, leases, nodes.
         name: String,
         /// How many.
         left: u64,
-        /// How many there may be.
+        /// The number that is allowed.
         allowed: u64,
     },
     /// The history is complete.
     End,
 }
 
-/// What an acquisition asks for.
+/// The mode of an acquisition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// Nobody else.
     Exclusive,
-    /// Nobody else, and observers are told.
+    /// Exclusive, and observers are told of the holder.
     Leader,
     /// Other readers.
     Shared,
@@ -233,26 +239,29 @@ pub enum Mode {
     Permits {
         /// How many.
         n: u32,
-        /// Of how many.
+        /// The number of all permits.
         of: u32,
     },
 }
 
 impl Mode {
-    /// Whether nobody else may hold.
+    /// Returns whether no other client may hold beside it.
     #[must_use]
     pub fn is_exclusive(self) -> bool {
         matches!(self, Mode::Exclusive | Mode::Leader)
     }
 
-    /// Whether these never hold at once. Permits are counted instead.
+    /// Returns whether these two never hold at once. Permits are counted instead.
     pub(crate) fn excludes(self, other: Mode) -> bool {
         use Mode::{Permits, Shared};
-        !matches!((self, other), (Shared, Shared) | (Permits { .. }, Permits { .. }))
+        !matches!(
+            (self, other),
+            (Shared, Shared) | (Permits { .. }, Permits { .. })
+        )
     }
 }
 
-/// Whether and how an acquisition waits.
+/// The way in which an acquisition waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
@@ -265,7 +274,7 @@ pub enum Policy {
     Fast,
 }
 
-/// What is not promised under a fault, and for what was acquired before it had ended.
+/// The promise that does not hold under a fault, and for locks that were acquired before the fault had ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Breaks {
@@ -278,17 +287,17 @@ pub enum Breaks {
     Order,
 }
 
-/// How late things may be, in nanoseconds.
+/// The greatest delays that are allowed, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Limits {
-    /// How long a free lock may have a waiter.
+    /// The longest time that a free lock may have a waiter.
     pub wake: u64,
-    /// How long the store may keep a lock that a dead or silent client has left.
+    /// The longest time that the store may keep the lock of a dead or silent client.
     pub settle: u64,
-    /// How much later than its deadline a call may return, and a loss be reported, of a process that runs.
+    /// The greatest delay of a call after its deadline, and of the report of a loss, in a process that runs.
     pub late: u64,
-    /// How long a guard may still say that it is valid after its hold was ended in the store, by hand or by a loss of data.
+    /// The longest time that a guard may still claim validity after its hold was ended in the store, by hand or by a loss of data.
     #[serde(default)]
     pub lease: u64,
 }
@@ -296,6 +305,11 @@ pub struct Limits {
 impl Default for Limits {
     /// 250 ms to wake a waiter, 12 s to settle, 50 ms late, leases of 10 s.
     fn default() -> Limits {
-        Limits { wake: 250_000_000, settle: 12_000_000_000, late: 50_000_000, lease: 10_000_000_000 }
+        Limits {
+            wake: 250_000_000,
+            settle: 12_000_000_000,
+            late: 50_000_000,
+            lease: 10_000_000_000,
+        }
     }
 }

@@ -10,8 +10,8 @@ use std::{
 
 use crate::event::{Event, What};
 
-/// How many events of a file are put in order at a time: an event whose time was read before it was written may stand behind
-/// those of other tasks.
+/// The number of events of a file that are sorted at a time: an event whose time was read before it was written may stand behind those of
+/// other tasks.
 const AHEAD: usize = 4096;
 
 /// Appends events to the file of one process.
@@ -26,9 +26,12 @@ impl Recorder {
     ///
     /// # Errors
     ///
-    /// What the file system reports.
+    /// The error of the file system.
     pub fn new(folder: &Path, p: u64) -> io::Result<Recorder> {
-        let file = File::options().create(true).append(true).open(Recorder::file(folder, p))?;
+        let file = File::options()
+            .create(true)
+            .append(true)
+            .open(Recorder::file(folder, p))?;
         Ok(Recorder { file, p })
     }
 
@@ -42,7 +45,7 @@ impl Recorder {
     ///
     /// # Errors
     ///
-    /// What the file system reports.
+    /// The error of the file system.
     pub fn write(&self, t: u64, what: What) -> io::Result<()> {
         let mut line = serde_json::to_vec(&Event::new(t, self.p, what))?;
         line.push(b'\n');
@@ -74,7 +77,9 @@ impl History {
     /// A file cannot be opened.
     pub fn open(files: impl IntoIterator<Item = PathBuf>) -> Result<History, BadHistory> {
         let sources = files.into_iter().map(Source::open);
-        Ok(History { sources: sources.collect::<Result<_, _>>()? })
+        Ok(History {
+            sources: sources.collect::<Result<_, _>>()?,
+        })
     }
 
     /// The history in the files of this folder whose names end with `.jsonl`.
@@ -83,8 +88,14 @@ impl History {
     ///
     /// The folder or a file cannot be opened.
     pub fn in_folder(folder: &Path) -> Result<History, BadHistory> {
-        let bad = |source| BadHistory { file: folder.into(), line: 0, source };
-        let entries = folder.read_dir().and_then(|all| all.map(|it| Ok(it?.path())).collect::<io::Result<Vec<_>>>());
+        let bad = |source| BadHistory {
+            file: folder.into(),
+            line: 0,
+            source,
+        };
+        let entries = folder
+            .read_dir()
+            .and_then(|all| all.map(|it| Ok(it?.path())).collect::<io::Result<Vec<_>>>());
         let mut files = entries.map_err(bad)?;
         files.retain(|file| file.extension().is_some_and(|it| it == "jsonl"));
         files.sort();
@@ -102,8 +113,11 @@ impl Iterator for History {
                 return Some(Err(error));
             }
         }
-        let first =
-            self.sources.iter_mut().filter(|source| !source.ready.is_empty()).min_by_key(|source| source.order())?;
+        let first = self
+            .sources
+            .iter_mut()
+            .filter(|source| !source.ready.is_empty())
+            .min_by_key(|source| source.order())?;
         first.ready.pop().map(|Reverse(next)| Ok(next.event))
     }
 }
@@ -120,10 +134,18 @@ struct Source {
 impl Source {
     fn open(file: PathBuf) -> Result<Source, BadHistory> {
         match File::open(&file) {
-            Ok(opened) => {
-                Ok(Source { file, lines: BufReader::new(opened), line: 0, ended: false, ready: BinaryHeap::new() })
-            }
-            Err(source) => Err(BadHistory { file, line: 0, source }),
+            Ok(opened) => Ok(Source {
+                file,
+                lines: BufReader::new(opened),
+                line: 0,
+                ended: false,
+                ready: BinaryHeap::new(),
+            }),
+            Err(source) => Err(BadHistory {
+                file,
+                line: 0,
+                source,
+            }),
         }
     }
 
@@ -136,7 +158,11 @@ impl Source {
             let mut text = Vec::new();
             let read = self.lines.read_until(b'\n', &mut text);
             self.line += 1;
-            let bad = |source| BadHistory { file: self.file.clone(), line: self.line, source };
+            let bad = |source| BadHistory {
+                file: self.file.clone(),
+                line: self.line,
+                source,
+            };
             read.map_err(bad)?;
             // A process that was killed while it wrote leaves a part of a line, which may end within a character.
             if !text.ends_with(b"\n") {
@@ -144,7 +170,10 @@ impl Source {
                 return Ok(());
             }
             let event: Event = serde_json::from_slice(&text).map_err(|error| bad(error.into()))?;
-            self.ready.push(Reverse(Ready { line: self.line, event }));
+            self.ready.push(Reverse(Ready {
+                line: self.line,
+                event,
+            }));
         }
         Ok(())
     }

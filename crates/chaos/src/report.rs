@@ -1,4 +1,4 @@
-//! What a checker says in the end.
+//! The result of a checker.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -18,14 +18,14 @@ pub struct Violation {
     pub rule: Rule,
     /// Which lock, if it is about one.
     pub lock: String,
-    /// What happened, for people.
+    /// A description for people.
     pub text: String,
     /// The events that show it: of two holders, what is known of both.
     pub events: Vec<Event>,
 }
 
 impl Violation {
-    /// What is violated.
+    /// The invariant that is violated.
     #[must_use]
     pub fn invariant(&self) -> Invariant {
         self.rule.invariant()
@@ -47,7 +47,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What happened in a history, counted.
+/// The numbers of events in a history.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -66,7 +66,7 @@ pub struct Figures {
     pub rejected: u64,
     /// Writes under holds that were valid just then, by what their clients said.
     pub held_writes: u64,
-    /// How many of these the resource accepted. It refuses one only where two hold, or where tokens have begun anew.
+    /// The number of these that the resource accepted. It refuses one only where two hold, or where tokens have begun anew.
     pub held_accepted: u64,
     /// Losses that were reported.
     pub losses: u64,
@@ -78,30 +78,30 @@ pub struct Figures {
     pub faults: BTreeMap<String, u64>,
 }
 
-/// What a checker found in a history.
+/// The findings of a checker in a history.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
-    /// What must not have happened, in the order of time. The first hundred.
+    /// The first hundred violations, in the order of time.
     pub violations: Vec<Violation>,
-    /// How many there were.
+    /// The number of all violations.
     pub count: u64,
-    /// How long after the beginning the first one was found, in nanoseconds of the history.
+    /// The time from the beginning to the first violation, in nanoseconds of the history.
     pub first: Option<u64>,
     /// What happened.
     pub figures: Figures,
-    /// How long after the end of validity losses were reported, in nanoseconds, without the time in which their process
-    /// did not run.
+    /// The delays between the end of validity and the report of the loss, in nanoseconds, without the time in which the process did not
+    /// run.
     pub lateness: Histogram<u64>,
-    /// The same, of losses that were due while the thread that works was blocked, and of which another thread heard.
+    /// The delays of losses that were due while the working thread was blocked, and that another thread heard of.
     pub blocked: Histogram<u64>,
-    /// How long after the death of an exclusive holder somebody who had waited was granted the lock, in nanoseconds.
+    /// The times between the death of an exclusive holder and the grant to a waiter, in nanoseconds.
     pub recovery: Histogram<u64>,
-    /// The same, where there was no other fault meanwhile.
+    /// The times of `recovery` without another fault meanwhile.
     pub calm_recovery: Histogram<u64>,
 }
 
-/// How many violations are kept.
+/// The number of violations that are kept.
 const KEPT: usize = 100;
 
 impl Report {
@@ -135,31 +135,64 @@ impl Report {
         }
     }
 
-    /// Whether nothing was found.
+    /// Returns whether there is no violation.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.count == 0
     }
 
-    /// How many of the violations that were kept are of this invariant.
+    /// The number of kept violations of this invariant.
     #[must_use]
     pub fn of(&self, invariant: Invariant) -> usize {
-        self.violations.iter().filter(|violation| violation.invariant() == invariant).count()
+        self.violations
+            .iter()
+            .filter(|violation| violation.invariant() == invariant)
+            .count()
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Figures { events, grants, refusals, unknown, losses, killed, queued, faults, .. } = &self.figures;
-        let Figures { accepted, rejected, held_writes, held_accepted, .. } = &self.figures;
+        let Figures {
+            events,
+            grants,
+            refusals,
+            unknown,
+            losses,
+            killed,
+            queued,
+            faults,
+            ..
+        } = &self.figures;
+        let Figures {
+            accepted,
+            rejected,
+            held_writes,
+            held_accepted,
+            ..
+        } = &self.figures;
         writeln!(
             f,
             "{events} events: {grants} grants, {refusals} refusals, {unknown} without a result, {losses} losses"
         )?;
-        writeln!(f, "{accepted} writes accepted, {rejected} stale ones refused; {queued} places seen in queues")?;
-        writeln!(f, "{held_accepted} of {held_writes} writes under valid holds were accepted")?;
-        let kinds: Vec<String> = faults.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
-        writeln!(f, "{} faults ({}), {killed} clients killed", faults.values().sum::<u64>(), kinds.join(", "))?;
+        writeln!(
+            f,
+            "{accepted} writes accepted, {rejected} stale ones refused; {queued} places seen in queues"
+        )?;
+        writeln!(
+            f,
+            "{held_accepted} of {held_writes} writes under valid holds were accepted"
+        )?;
+        let kinds: Vec<String> = faults
+            .iter()
+            .map(|(kind, count)| format!("{kind} {count}"))
+            .collect();
+        writeln!(
+            f,
+            "{} faults ({}), {killed} clients killed",
+            faults.values().sum::<u64>(),
+            kinds.join(", ")
+        )?;
         let ms = |of: &Histogram<u64>, quantile| of.value_at_quantile(quantile) as f64 / 1e6;
         writeln!(
             f,

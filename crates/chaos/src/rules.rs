@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What must be true of every history.
+/// A statement that must be true of every history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Invariant {
     /// The history itself is complete and makes sense.
@@ -31,7 +31,7 @@ pub enum Invariant {
     I11,
     /// A downgrade keeps exclusion.
     I12,
-    /// What a process uses is bounded.
+    /// The resources that a process uses are bounded.
     I13,
     /// Calls return by their deadline.
     I14,
@@ -62,7 +62,7 @@ impl fmt::Display for Invariant {
 
 macro_rules! rules {
     ($($(#[$doc:meta])* $rule:ident => $invariant:ident,)*) => {
-        /// How an invariant is judged: one rule is one comparison.
+        /// A rule by which an invariant is judged: one comparison.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Rule { $($(#[$doc])* $rule,)* }
@@ -71,7 +71,7 @@ macro_rules! rules {
             /// All of them.
             pub const ALL: &'static [Rule] = &[$(Rule::$rule,)*];
 
-            /// What is violated where this rule finds something.
+            /// The invariant that this rule judges.
             #[must_use]
             pub fn invariant(self) -> Invariant {
                 match self { $(Rule::$rule => Invariant::$invariant,)* }
@@ -91,9 +91,9 @@ rules! {
     Resumed => I1,
     /// More permits are taken than there are.
     Permits => I1,
-    /// The same, and one of the two is a leader.
+    /// Two exclusive holders, of which one is a leader.
     Leaders => I11,
-    /// The same, and one of the two was downgraded.
+    /// Two conflicting holders, of which one was downgraded.
     Downgraded => I12,
     /// A write was accepted after one with a greater token.
     StaleWrite => I2,

@@ -28,7 +28,7 @@ macro_rules! exit_codes {
             "Exit codes:\n",
             "  CMD's own, or 128+N if signal N ended it\n",
             "  64   wrong usage: arguments, a name, a URL, a store that this build does not have\n",
-            "  69   the store was not available at the start, or at the end of --wait; CMD was not run\n",
+            "  69   the store was not available for one --ttl at the start, or until the end of --wait; CMD was not run\n",
             $not_acquired,
             "  76   the lock was lost; CMD was ended (processes of other users are listed instead)\n",
             $max_hold,
@@ -65,6 +65,7 @@ pub(crate) enum Command {
     #[cfg(feature = "postgres")]
     PostgresSchema(crate::schema::PostgresSchema),
     BridgeSeal(crate::bridge_seal::BridgeSeal),
+    BridgeStages(crate::bridge_stages::BridgeStages),
     Completions(Completions),
     Man(Man),
 }
@@ -72,8 +73,9 @@ pub(crate) enum Command {
 /// Which store.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StoreArg {
-    /// The store: sqlite:///PATH, postgres://USER@HOST/DATABASE, redis://HOST[:PORT][/DB], redlock://HOST,HOST,HOST,
-    /// etcd://HOST,…, zookeeper://HOST,…
+    /// The store: sqlite:///PATH, postgres://USER@HOST[:PORT]/DATABASE, redis://HOST[:PORT][/DB],
+    /// redis+sentinel://SENTINEL,…/MASTER[/DB], redis+cluster://HOST,…, redlock://HOST,HOST,HOST, etcd://HOST,…,
+    /// zookeeper://HOST,…[/PATH], or "bridge+URL URL" for two of them during a move. An s behind the scheme asks for TLS
     /// [default: $LEASEHOLD_STORE, or the file leasehold/locks.db in $XDG_STATE_HOME or ~/.local/state].
     ///
     /// Put a URL with a password into $LEASEHOLD_STORE: other users can read the arguments of a process.
@@ -92,7 +94,7 @@ pub(crate) struct StoreArg {
 /// refuse smaller tokens: no lock can stop a packet that is on its way.
 ///
 /// If the store becomes unavailable during a wait without limit, the wait continues. If it is unavailable at the start, the
-/// command fails.
+/// command tries again for as long as --wait says, or else for one --ttl, and then fails.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit_codes!(
     "  75   the lock was not acquired; CMD was not run (-E changes the code)\n",
@@ -114,7 +116,7 @@ pub(crate) struct Run {
     /// Wait at most this long [default: without limit].
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     pub(crate) wait: Option<Duration>,
-    /// Do not wait: fail if the lock is taken, or the store is unavailable.
+    /// Do not wait: fail if the lock is taken, or the store is unavailable. It ends with the store's first answer.
     #[arg(short = 'n', long, conflicts_with = "wait")]
     pub(crate) no_wait: bool,
     /// End CMD after this time (more than 0); exit code 124.
@@ -144,7 +146,8 @@ pub(crate) struct Run {
 /// Waits to become the leader of the election NAME, and then runs CMD. If the leadership is lost, CMD and all its descendants
 /// are ended before another candidate can lead, and the wait begins again, unless a process of CMD runs on as another user.
 /// When CMD ends by itself, the command resigns and returns CMD's exit code; a service manager that restarts it makes it a
-/// candidate again. If the store becomes unavailable, the command waits; if it is unavailable at the start, the command fails.
+/// candidate again. If the store becomes unavailable, the command waits; if it is unavailable at the start for one --ttl, the
+/// command fails.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit_codes!("", ""))]
 pub(crate) struct Elect {
@@ -203,15 +206,13 @@ pub(crate) struct Who {
 pub(crate) struct Break {
     /// The lock's name.
     pub(crate) name: String,
-    /// The token of the hold, as `leasehold who` shows it. It makes sure that no later hold is ended.
-    #[arg(value_name = "TOKEN", required_unless_present_any = ["token", "foreign"])]
+    /// The token of the hold, as `leasehold who` shows it. It makes sure that no later hold is ended. For a key of another tool, on
+    /// Redis, it is the number that `who` shows in its place: the key is deleted if it still has the value that was shown.
+    #[arg(value_name = "TOKEN", required_unless_present = "token")]
     token_there: Option<u64>,
     /// The same as TOKEN.
     #[arg(long, value_name = "TOKEN", conflicts_with = "token_there")]
     token: Option<u64>,
-    /// End the hold of another tool, which has no token. For Redis, where a key without expiry would stay for ever.
-    #[arg(long, conflicts_with_all = ["token", "token_there"])]
-    pub(crate) foreign: bool,
     #[command(flatten)]
     pub(crate) store: StoreArg,
     /// Print JSON.
@@ -219,14 +220,24 @@ pub(crate) struct Break {
     pub(crate) json: bool,
 }
 
+impl Command {
+    /// Returns whether the command reads all signals itself, or hands them on to a program.
+    pub(crate) fn takes_over_signals(&self) -> bool {
+        matches!(
+            self,
+            Command::Run(_) | Command::Elect(_) | Command::Verify(_)
+        )
+    }
+}
+
 impl Break {
-    /// The token, wherever it was written; 0 stands for another tool's hold.
+    /// The token, from either of its two arguments.
     pub(crate) fn token(&self) -> u64 {
         self.token_there.or(self.token).unwrap_or_default()
     }
 }
 
-/// Show what a kind of store guarantees, and under which conditions; `verify` tests your own server and its settings.
+/// Show what a store guarantees as its server is set up, and under which conditions; `verify` tests that server.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Guarantees {
     /// The same as --store URL.
@@ -256,9 +267,11 @@ pub(crate) struct Man {
 /// How the lock is acquired and kept.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LeaseArgs {
-    /// The lease: if this machine dies, the lock is free after this time. From 1s (on etcd 2s) to 24h.
+    /// The lease: if this machine dies, the lock is free after this time. From 1s (on etcd 2s) to 24h; where the store allows no
+    /// longer ones (ZooKeeper: 40s as shipped), it is as long as the longest.
     ///
-    /// It is renewed every third of this time. When CMD must end, it has a fifth of it, at most 30s, from SIGTERM to SIGKILL.
+    /// It is renewed about every third of this time. When CMD must end, it has three twentieths of it, at most 30s, from SIGTERM to
+    /// SIGKILL.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = ttl)]
     pub(crate) ttl: Duration,
     /// Wait in the order of the queue: the default on every store that has a queue.
@@ -288,7 +301,12 @@ impl LeaseArgs {
     /// The label of this holder.
     pub(crate) fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| {
-            let host: String = rustix::system::uname().nodename().to_string_lossy().chars().take(200).collect();
+            let host: String = rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .chars()
+                .take(200)
+                .collect();
             format!("{host}/{}", std::process::id())
         })
     }
@@ -298,14 +316,14 @@ impl LeaseArgs {
         match (self.fair, self.fast) {
             (true, _) => options.fair(),
             (_, true) => options.fast(),
-            // What the store gives by itself.
+            // Neither is asked for: the store's own default.
             _ => options,
         }
     }
 }
 
 impl Args {
-    /// The arguments of this process, or how it ends without running anything.
+    /// The arguments of this process, or its exit if it runs nothing.
     pub(crate) fn read() -> Result<Args, Exit> {
         let words: Vec<OsString> = std::env::args_os().collect();
         Args::try_parse_from(&words).map_err(|e| match usage::report(e, &words) {
@@ -314,7 +332,7 @@ impl Args {
         })
     }
 
-    /// Prints from now on what `-v` asks for.
+    /// Prints the traces that `-v` asks for, from now on.
     pub(crate) fn trace(&self) {
         use tracing_subscriber::filter::{LevelFilter, Targets};
         use tracing_subscriber::prelude::*;
@@ -326,18 +344,38 @@ impl Args {
             _ => targets.with_default(LevelFilter::TRACE),
         };
         let colours = output::has_colours(&std::io::stderr());
-        let lines = tracing_subscriber::fmt::layer().with_ansi(colours).with_writer(std::io::stderr);
-        let _ = tracing_subscriber::registry().with(lines.with_filter(targets)).try_init();
+        let lines = tracing_subscriber::fmt::layer()
+            .with_ansi(colours)
+            .with_writer(std::io::stderr);
+        let _ = tracing_subscriber::registry()
+            .with(lines.with_filter(targets))
+            .try_init();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store_url::SCHEMES;
 
     #[test]
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_shows_what_each_url_looks_like() {
+        use clap::CommandFactory;
+        let commands = Args::command();
+        let run = commands.find_subcommand("run").unwrap();
+        let store = run.get_arguments().find(|it| it.get_id() == "url").unwrap();
+        let help = store.get_help().unwrap().to_string();
+        for scheme in SCHEMES
+            .iter()
+            .filter(|it| !it.is_tls && !["memory", "postgresql"].contains(&it.name))
+        {
+            assert!(help.contains(scheme.form), "{help}");
+        }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// As `humantime` reads it; a number without a unit is seconds, as everywhere in a shell.
+/// Parses a duration as `humantime` does. A number without a unit is in seconds, as everywhere in a
+/// shell.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let read = match text.parse::<f64>() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string()),
@@ -13,10 +14,14 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 
 pub(crate) fn max_hold(text: &str) -> Result<Duration, String> {
     let max = duration(text)?;
-    if max.is_zero() { Err("CMD would be ended at once".into()) } else { Ok(max) }
+    if max.is_zero() {
+        Err("CMD would be ended at once".into())
+    } else {
+        Ok(max)
+    }
 }
 
-/// Ending processes takes time: a lease must leave some.
+/// Parses a lease. Ending processes takes time, so a lease must be long enough for it.
 pub(crate) fn ttl(text: &str) -> Result<Duration, String> {
     let ttl = duration(text)?;
     if ttl < Duration::from_secs(1) {
@@ -48,7 +53,10 @@ mod tests {
     fn whatever_a_duration_is_it_is_read_or_refused() {
         fuzz_text(include_str!("../corpus/durations"), |text| {
             if let Ok(read) = duration(text) {
-                assert_eq!(duration(&humantime::format_duration(read).to_string()), Ok(read));
+                assert_eq!(
+                    duration(&humantime::format_duration(read).to_string()),
+                    Ok(read)
+                );
             }
             assert!(ttl(text).is_ok_and(|ttl| ttl <= leasehold::MAX_TTL) || ttl(text).is_err());
             assert!(max_hold(text).is_ok_and(|max| !max.is_zero()) || max_hold(text).is_err());

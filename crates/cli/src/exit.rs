@@ -1,4 +1,4 @@
-//! How the command ends: its own exit codes, which scripts rely on, and death by a signal.
+//! The end of the command: its own exit codes, which scripts rely on, and death by a signal.
 
 use std::fmt::Display;
 use std::io::{Write, stderr};
@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use leasehold::{Error, ErrorKind};
 
+use crate::store_url::StoreUrl;
 use crate::{output, signals};
 
 /// Bad usage: arguments, a name, a URL, a feature that this build lacks.
@@ -25,16 +26,16 @@ pub(crate) const NOT_EXECUTABLE: u8 = 126;
 /// There is no such program.
 pub(crate) const NOT_FOUND: u8 = 127;
 
-/// How this process ends.
+/// The way in which this process ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Exit {
     Code(u8),
-    /// Of this signal, so that shells and `make` see it.
+    /// Death by this signal, so that shells and `make` see it.
     Signal(i32),
 }
 
 impl Exit {
-    /// Ends this process so, or gives `main` the code to return.
+    /// Ends this process by its signal, or returns the code that `main` returns.
     pub(crate) fn end(self) -> ExitCode {
         match self {
             Exit::Code(code) => code.into(),
@@ -51,17 +52,17 @@ pub(crate) fn of_signal(number: i32) -> u8 {
     u8::try_from(128 + number).unwrap_or(FAILED)
 }
 
-/// The code for an error of a store, before anything was run.
+/// The code for a store's error before anything was run.
 pub(crate) fn of_error(error: &Error) -> u8 {
     match error.kind() {
         ErrorKind::Invalid | ErrorKind::Unsupported => USAGE,
         ErrorKind::Contended | ErrorKind::TimedOut => NOT_ACQUIRED,
-        ErrorKind::Lost => LOST,
+        ErrorKind::Lost | ErrorKind::Stale => LOST,
         _ => UNAVAILABLE,
     }
 }
 
-/// One line about ourselves on standard error.
+/// Prints one line of this command on standard error.
 pub(crate) fn say(what: impl Display) {
     // If it cannot be written, there is no other place to say it.
     let _ = writeln!(stderr(), "leasehold: {}", output::plain(&what.to_string()));
@@ -78,32 +79,52 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// An error of this store, with the store where that is what matters.
+/// The text of a store's error. It names the store, unless the error is about the lock's name or
+/// its holder.
 pub(crate) fn of_store(error: &Error, named: &str) -> String {
     match error.contention() {
         Some(who) => {
-            let name = error.name().map_or_else(String::new, |name| format!("lock {name:?}: "));
-            let in_time = if error.kind() == ErrorKind::TimedOut { " in time" } else { "" };
+            let name = error
+                .name()
+                .map_or_else(String::new, |name| format!("lock {name:?}: "));
+            let in_time = if error.kind() == ErrorKind::TimedOut {
+                " in time"
+            } else {
+                ""
+            };
             format!("{name}not acquired{in_time}, nothing was run: {who}")
         }
-        // About the name, not the store.
+        // The error is about the name, not the store.
         None if error.kind() == ErrorKind::Invalid && error.name().is_some() => chain(error),
         None => format!("{named}: {}", chain(error)),
     }
 }
 
-/// What was asked for makes no sense.
+/// The text of a store's error. If the store is in a file and this process has a limit on file
+/// sizes, the text names the limit: it may be the real reason.
+pub(crate) fn about(error: &Error, store: &StoreUrl) -> String {
+    let text = of_store(error, &store.named());
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    match limit.filter(|_| of_error(error) == UNAVAILABLE && store.file().is_some()) {
+        Some(limit) => format!(
+            "this process may write no file beyond {limit} bytes, which may be the reason (`ulimit -f unlimited` lifts it): {text}"
+        ),
+        None => text,
+    }
+}
+
+/// Reports a request that makes no sense, and returns the exit.
 pub(crate) fn bad_usage(what: impl Display) -> Exit {
     say(what);
     Exit::Code(USAGE)
 }
 
-/// An internal command line, typed by hand.
+/// The exit for an internal command line that was typed by hand.
 pub(crate) fn not_for_users() -> Exit {
     bad_usage("this is for leasehold itself")
 }
 
-/// Leasehold itself failed.
+/// Reports that leasehold itself failed, and returns the exit.
 pub(crate) fn failed(error: &std::io::Error) -> Exit {
     say(chain(error));
     Exit::Code(FAILED)

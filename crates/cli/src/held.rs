@@ -1,55 +1,64 @@
-//! A program under a lock that is held: the one place where locks and guardian meet.
+//! A program under a lock that is held. This is the only module that knows both locks and the
+//! guardian.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use leasehold::Fenced;
-use leasehold::seam::{Clock, Moment};
+use leasehold::backend::{Clock, Moment};
 
 use crate::guardian::Guardian;
-use crate::guardian::deadline::Plan;
+use crate::guardian::deadline::Deadline;
 use crate::guardian::wire::{Leftovers, Start};
+use crate::processes;
 use crate::run_outcome::RunOutcome;
 use crate::signals::Signals;
 use crate::store_url::{StoreUrl, VARIABLE};
 use crate::supervise::{Watch, supervise};
 use crate::terminal::Terminal;
 
-/// How a program is run under a lock.
+/// The variables that give the program its lock's name and token, beside [`VARIABLE`] for the
+/// store.
+pub(crate) const NAME: &str = "LEASEHOLD_NAME";
+pub(crate) const TOKEN: &str = "LEASEHOLD_FENCING_TOKEN";
+
+/// The terms on which a program is run under a lock.
 #[derive(Debug)]
 pub(crate) struct Terms<'a> {
     pub(crate) signals: &'a Signals,
     /// The store. The program sees it without credentials.
     pub(crate) url: &'a StoreUrl,
-    pub(crate) ttl: Duration,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) leftovers: Leftovers,
 }
 
-/// Runs the guardian's program for as long as the lock is held. It has ended when this returns.
+/// Runs the guardian's program for as long as the lock is held. The program has ended when this
+/// returns.
 pub(crate) async fn run(
     guardian: &Guardian,
     life_line: &[OwnedFd],
     lock: &dyn Fenced,
     terms: &Terms<'_>,
 ) -> io::Result<RunOutcome> {
-    let plan = Plan::for_ttl(terms.ttl);
     let terminal = Terminal::open();
     let deadline = || {
-        // Read the clock first: the deadline may be early, never late.
+        // The clock is read first: the deadline may be early, but never late.
         let now = Moment::now();
-        now + lock.remaining()
+        let left = lock.remaining();
+        (!left.is_zero()).then(|| Deadline::new(now + left, lock.granted_ttl()))
     };
-    let (name, token) = (lock.name().as_str(), lock.fencing_token());
+    let name = lock.name().as_str();
+    let token = lock.fencing_token();
     let start = Start {
+        command: processes::own_pid(),
         environment: vec![
-            ("LEASEHOLD_NAME".into(), name.into()),
-            ("LEASEHOLD_FENCING_TOKEN".into(), token.to_string()),
-            (VARIABLE.into(), terms.url.to_string()),
+            (NAME.into(), name.into()),
+            (TOKEN.into(), token.to_string()),
+            (VARIABLE.into(), terms.url.for_program()),
         ],
-        deadline: deadline().as_nanos(),
-        plan,
+        // A lock that was lost already ends the program at once.
+        deadline: deadline().unwrap_or_else(|| Deadline::new(Moment::now(), lock.granted_ttl())),
         foreground: terminal.as_ref().is_some_and(Terminal::is_ours),
         leftovers: terms.leftovers,
     };
@@ -63,14 +72,20 @@ pub(crate) async fn run(
     let stop = async {
         tokio::select! {
             reason = lock.lost() => {
-                // Another client may hold it by now: no grace.
+                // Another client may hold the lock by now, so the program gets no grace.
                 loss = Some(reason);
                 true
             }
             () = max_hold => false,
         }
     };
-    let watch = Watch { signals: terms.signals, terminal: terminal.as_ref(), ttl: terms.ttl, plan };
+    let watch = Watch {
+        signals: terms.signals,
+        terminal: terminal.as_ref(),
+    };
     let outcome = supervise(guardian, start, life_line, watch, deadline, stop).await?;
-    Ok(RunOutcome { token: Some(token.get()), ..RunOutcome::of(name, outcome, loss) })
+    Ok(RunOutcome {
+        token: Some(token.get()),
+        ..RunOutcome::of(name, outcome, loss)
+    })
 }

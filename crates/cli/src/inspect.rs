@@ -1,22 +1,26 @@
-//! `ls`, `who`, `break` and `guarantees`: what a store says, as tables for people and as JSON for programs.
+//! `ls`, `who`, `break` and `guarantees`: the answers of a store, as tables for people and as JSON
+//! for programs.
 
 use std::io::{self, stdout};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use leasehold::seam::Mode;
-use leasehold::{Fairness, Fencing, FencingToken, LockQueue, Name, Participant, Result, Store};
+use leasehold::backend::Mode;
+use leasehold::{
+    ErrorKind, Fairness, Fencing, FencingToken, LockQueue, Name, Participant, Result, Store,
+};
 use leasehold_compare::Promises;
 use serde_json::{Value, json};
 
 use crate::args::{Break, Guarantees, List, Who};
 use crate::exit::{self, Exit, say};
-use crate::open::{close, open};
+use crate::open::{close, open_to_look};
 use crate::output;
-use crate::store_url::StoreUrl;
+use crate::participant::{holder, mode, permits, shown_since, since, token};
+use crate::store_url::{self, StoreUrl};
 use crate::table::Table;
 use crate::waiting;
 
-/// The answer is no: the lock is free, there was no such hold.
+/// The answer is no: the lock is free, or there was no such hold.
 const NO: Exit = Exit::Code(1);
 const YES: Exit = Exit::Code(0);
 
@@ -32,8 +36,12 @@ pub(crate) async fn ls(args: List) -> io::Result<Exit> {
         }
         let mut queues = Vec::new();
         for name in names {
-            let queue = store.lock(&name).inspect().await?;
-            queues.push((name, queue));
+            match store.lock(&name).inspect().await {
+                Ok(queue) => queues.push((name, queue)),
+                // Something that no client of ours made must not hide the rest.
+                Err(e) if e.kind() == ErrorKind::Invalid => say(format_args!("{e}")),
+                Err(e) => return Err(e),
+            }
         }
         if args.json {
             return Ok((YES, json(&queues.iter().map(|(name, queue)| described(name.as_str(), queue)).collect())));
@@ -55,70 +63,166 @@ pub(crate) async fn ls(args: List) -> io::Result<Exit> {
 }
 
 pub(crate) async fn who(args: Who) -> io::Result<Exit> {
-    on(StoreUrl::existing(args.store.url.as_deref()), async |store, at| {
-        let queue = store.lock(&args.name).inspect().await?;
-        let verdict = if queue.holders.is_empty() { NO } else { YES };
-        if args.json {
-            return Ok((verdict, json(&described(&args.name, &queue))));
-        }
-        if queue.holders.is_empty() && queue.waiters.is_empty() {
-            return Ok((verdict, format!("{:?} at {at}: free\n", args.name)));
-        }
-        let mut table = Table::new(["", "LABEL", "MODE", "TOKEN", "SINCE"]);
-        for entry in &queue.holders {
-            table.row(["holds".into(), holder(entry), mode(entry), token(entry), since(entry)]);
-        }
-        for (place, entry) in queue.waiters.iter().enumerate() {
-            table.row([format!("waits {}", place + 1), holder(entry), mode(entry), "-".into(), since(entry)]);
-        }
-        let taken =
-            taken(&queue.holders).map_or_else(String::new, |(n, of)| format!(": {n} of {of} permits are taken"));
-        Ok((verdict, format!("{:?} at {at}{taken}\n{}", args.name, shown(table))))
-    })
+    on(
+        StoreUrl::existing(args.store.url.as_deref()),
+        async |store, at| {
+            let queue = store.lock(&args.name).inspect().await?;
+            let verdict = if queue.holders.is_empty() { NO } else { YES };
+            if args.json {
+                return Ok((verdict, json(&described(&args.name, &queue))));
+            }
+            if queue.holders.is_empty() && queue.waiters.is_empty() {
+                say_what_ends_so(store, &args.name).await;
+                return Ok((verdict, format!("{:?} at {at}: free\n", args.name)));
+            }
+            let mut table = Table::new(["", "LABEL", "MODE", "TOKEN", "SINCE"]);
+            for entry in &queue.holders {
+                table.row([
+                    "holds".into(),
+                    holder(entry),
+                    mode(entry),
+                    token(entry),
+                    since(entry),
+                ]);
+            }
+            for (place, entry) in queue.waiters.iter().enumerate() {
+                table.row([
+                    format!("waits {}", place + 1),
+                    holder(entry),
+                    mode(entry),
+                    "-".into(),
+                    since(entry),
+                ]);
+            }
+            let taken = taken(&queue.holders).map_or_else(String::new, |(n, of)| {
+                format!(": {n} of {of} permits are taken")
+            });
+            Ok((
+                verdict,
+                format!("{:?} at {at}{taken}\n{}", args.name, shown(table)),
+            ))
+        },
+    )
     .await
 }
 
+/// The number of names that are searched for one that was meant, and the time limit of that search.
+const LOOKED_AT: usize = 1000;
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Reports locks whose names end with this one. Programs name a lock without the namespace or
+/// prefix that stands before it in the store, in errors too, so the free lock may not be the one
+/// that was meant.
+async fn say_what_ends_so(store: &Store, name: &str) {
+    let Ok(Ok(names)) = tokio::time::timeout(LOOK, store.list("", None, LOOKED_AT)).await else {
+        return;
+    };
+    for longer in names
+        .iter()
+        .filter(|it| ends_with_part(it.as_str(), name))
+        .take(3)
+    {
+        say(format_args!(
+            "it is free; but a lock of a namespace ends so: `leasehold who {longer}`"
+        ));
+    }
+}
+
+/// Returns whether the longer name ends with this one, after a separator.
+fn ends_with_part(longer: &str, name: &str) -> bool {
+    longer
+        .strip_suffix(name)
+        .is_some_and(|before| before.ends_with(|c: char| !c.is_alphanumeric()))
+}
+
 pub(crate) async fn evict(args: Break) -> io::Result<Exit> {
-    on(StoreUrl::existing(args.store.url.as_deref()), async |store, at| {
-        let (name, token) = (&args.name, args.token());
-        let ended = store.evict(name, FencingToken::new(token)).await?;
-        let verdict = if ended { YES } else { NO };
-        if args.json {
-            return Ok((verdict, json(&json!({ "name": name, "token": token, "ended": ended }))));
-        }
-        let hold = if args.foreign { "hold of another tool".into() } else { format!("hold with token {token}") };
-        let what = if ended { format!("the {hold} was ended") } else { format!("there is no {hold}") };
-        Ok((verdict, format!("{name:?} at {at}: {what}\n")))
-    })
+    on(
+        StoreUrl::existing(args.store.url.as_deref()),
+        async |store, at| {
+            let name = &args.name;
+            let token = args.token();
+            let ended = store.evict(name, FencingToken::new(token)).await?;
+            let verdict = if ended { YES } else { NO };
+            if args.json {
+                return Ok((
+                    verdict,
+                    json(&json!({ "name": name, "token": token, "ended": ended })),
+                ));
+            }
+            let hold = format!("hold with token {token}");
+            let what = if ended {
+                format!("the {hold} was ended")
+            } else {
+                format!("there is no {hold}")
+            };
+            Ok((verdict, format!("{name:?} at {at}: {what}\n")))
+        },
+    )
     .await
 }
 
 pub(crate) async fn guarantees(args: Guarantees) -> io::Result<Exit> {
     let url = args.of.or(args.store.url);
+    if let Some((kind, form)) = url.as_deref().and_then(store_url::kind) {
+        return Ok(exit::bad_usage(format_args!(
+            "{kind} is a kind of store. What one guarantees depends on its server and its settings, which are asked: name it, as in {form}. \
+             What each kind promises is in {}/blob/main/docs/guarantees.md",
+            env!("CARGO_PKG_REPOSITORY")
+        )));
+    }
     on(StoreUrl::any(url.as_deref()), async |store, at| {
         let g = store.guarantees();
         if args.json {
             return Ok((YES, json(&json!(Promises::from(g)))));
         }
-        let mut table = Table::new(["", g.store]);
+        let mut table = Table::new(["", g.store()]);
         let mut row = |what: &str, how: String| table.row([what.into(), how]);
-        row("tokens rise", fencing(g.fencing).into());
-        row("waiters are served", fairness(g.fairness).into());
-        row("a release is noticed", if g.pushed_wake { "by a push of the store" } else { "by polling" }.into());
-        row("shortest lease", format!("{:?}", g.min_ttl));
-        row("leases are multiples of", format!("{:?}", g.ttl_step));
-        row("a dead holder's lock is free", format!("at most {:?} after its lease", g.recovery));
-        let at_once = match g.atomic_multi {
+        row("tokens rise", fencing(g.fencing()).into());
+        row("waiters are served", fairness(g.fairness()).into());
+        row(
+            "a release is noticed",
+            if g.pushed_wake() {
+                "by a push of the store"
+            } else {
+                "by polling"
+            }
+            .into(),
+        );
+        row("shortest lease", format!("{:?}", g.min_ttl()));
+        if let Some(longest) = g.max_ttl() {
+            row(
+                "longest lease",
+                format!("{longest:?}; a longer one is shortened to it"),
+            );
+        }
+        row("leases are multiples of", format!("{:?}", g.ttl_step()));
+        row(
+            "a dead holder's lock is free",
+            format!("at most {:?} after its lease", g.recovery()),
+        );
+        let at_once = match g.atomic_multi() {
             0 | 1 => "one after the other".into(),
             usize::MAX => "in one step".into(),
             most => format!("in one step, up to {most}"),
         };
         row("several names are acquired", at_once);
-        let alone = g.min_hold_outlives_process;
-        let kept = if alone { "by the store" } else { "by its process, for as long as that lives" };
+        let alone = g.min_hold_outlives_process();
+        let kept = if alone {
+            "by the store"
+        } else {
+            "by its process, for as long as that lives"
+        };
         row("a shortest hold is kept", kept.into());
-        let notes = if g.notes.is_empty() { String::new() } else { format!("\n{}\n", g.notes) };
-        let warnings: String = g.warnings.iter().map(|warning| format!("\nwarning: {warning}\n")).collect();
+        let notes = if g.notes().is_empty() {
+            String::new()
+        } else {
+            format!("\n{}\n", g.notes())
+        };
+        let warnings: String = g
+            .warnings()
+            .iter()
+            .map(|warning| format!("\nwarning: {warning}\n"))
+            .collect();
         Ok((YES, format!("{at}\n{}{notes}{warnings}", shown(table))))
     })
     .await
@@ -128,7 +232,9 @@ fn fencing(fencing: Fencing) -> &'static str {
     match fencing {
         Fencing::None => "not surely",
         Fencing::WhileDataLives => "as long as the store keeps its data",
-        Fencing::SurvivesDataLoss => "also when the store has lost its data, unless its clock steps back past it",
+        Fencing::SurvivesDataLoss => {
+            "also when the store has lost its data, unless its clock steps back past it"
+        }
         _ => "as the store's documentation says",
     }
 }
@@ -142,7 +248,7 @@ fn fairness(fairness: Fairness) -> &'static str {
     }
 }
 
-/// Asks a store, shows the answer, and says what is wrong if there is none.
+/// Asks a store, and shows the answer, or the error if there is none.
 async fn on(
     url: std::result::Result<StoreUrl, String>,
     ask: impl AsyncFnOnce(&Store, &str) -> Result<(Exit, String)>,
@@ -152,7 +258,7 @@ async fn on(
         Err(what) => return Ok(exit::bad_usage(what)),
     };
     let asked = async {
-        let store = open(&url).await?.store;
+        let store = open_to_look(&url).await?;
         let at = url.to_string();
         let answer = waiting::during(ask(&store, &at), "asking", &at).await;
         close(&store).await;
@@ -161,7 +267,7 @@ async fn on(
     match asked.await {
         Ok((exit, text)) => output::print(&text).map(|()| exit),
         Err(e) => {
-            say(exit::of_store(&e, &url.named()));
+            say(exit::about(&e, &url));
             Ok(Exit::Code(exit::of_error(&e)))
         }
     }
@@ -182,6 +288,8 @@ fn described(name: &str, queue: &LockQueue) -> Value {
             "token": entry.token.map(FencingToken::get),
             "since": shown_since(entry).map(|at| humantime::format_rfc3339_millis(at).to_string()),
             "foreign": entry.foreign,
+            "evict_by": entry.evict_by.map(FencingToken::get),
+            "ends_in_ms": entry.ends_in.filter(|left| *left < Duration::MAX).map(|left| left.as_millis() as u64),
             "mode": entry.mode.map(|mode| match mode {
                 Mode::Exclusive => "exclusive",
                 Mode::Shared => "shared",
@@ -195,73 +303,80 @@ fn described(name: &str, queue: &LockQueue) -> Value {
     json!({ "name": name, "holders": all(&queue.holders), "waiters": all(&queue.waiters) })
 }
 
-fn holder(entry: &Participant) -> String {
-    match (&entry.label, entry.foreign) {
-        (Some(label), false) => label.clone(),
-        (Some(label), true) => format!("{label} (another tool)"),
-        (None, true) => "another tool".into(),
-        (None, false) => "without a label".into(),
-    }
-}
-
-fn permits(entry: &Participant) -> Option<(u32, u32)> {
-    match entry.mode {
-        Some(Mode::Permits { n, of }) => Some((n, of)),
-        _ => None,
-    }
-}
-
-/// How many permits these have together, and how many there are.
+/// The number of permits that these holders have together, and the number of all permits.
 fn taken(holders: &[Participant]) -> Option<(u32, u32)> {
     let of = holders.iter().filter_map(permits).map(|(_, of)| of).min()?;
-    Some((holders.iter().filter_map(permits).map(|(n, _)| n).fold(0, u32::saturating_add), of))
-}
-
-fn mode(entry: &Participant) -> String {
-    match entry.mode {
-        Some(Mode::Exclusive) => "exclusive".into(),
-        Some(Mode::Shared) => "shared".into(),
-        Some(Mode::Permits { n, of }) => format!("{n} of {of}"),
-        None => "-".into(),
-    }
-}
-
-fn token(entry: &Participant) -> String {
-    entry.token.map_or_else(|| "-".into(), |token| token.to_string())
-}
-
-/// Since when, if that is before the year 10000: what other tools wrote may be any number.
-fn shown_since(entry: &Participant) -> Option<SystemTime> {
-    let of_year_10000 = 253_402_300_800;
-    entry.since.filter(|at| at.duration_since(SystemTime::UNIX_EPOCH).is_ok_and(|age| age.as_secs() < of_year_10000))
-}
-
-/// By the store's clock and ours: good enough for people.
-fn since(entry: &Participant) -> String {
-    let Some(at) = shown_since(entry) else { return "-".into() };
-    let age = SystemTime::now().duration_since(at).unwrap_or_default();
-    let age = humantime::format_duration(Duration::from_secs(age.as_secs()));
-    format!("{} ({age} ago)", humantime::format_rfc3339_seconds(at))
+    Some((
+        holders
+            .iter()
+            .filter_map(permits)
+            .map(|(n, _)| n)
+            .fold(0, u32::saturating_add),
+        of,
+    ))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use leasehold_fuzz::fuzz_text;
 
     use super::*;
 
     #[test]
+    fn names_that_end_with_a_name() {
+        for (longer, name, expected) in [
+            ("shop/orders/5", "orders/5", true),
+            ("app:orders/5", "orders/5", true),
+            ("workorders/5", "orders/5", false),
+            ("orders/5", "orders/5", false),
+            ("orders/5/x", "orders/5", false),
+        ] {
+            assert_eq!(ends_with_part(longer, name), expected, "{longer}");
+        }
+    }
+
+    #[test]
+    fn what_another_tool_wrote_is_shown_with_its_end_and_the_number_that_ends_it() {
+        let mut theirs = Participant::foreign().evict_by(FencingToken::new(7));
+        assert_eq!(
+            (holder(&theirs), token(&theirs)),
+            ("another tool".into(), "7".into())
+        );
+        theirs.label = Some("visits: 5".into());
+        for (ends_in, expected) in [
+            (
+                Duration::from_millis(2500),
+                "visits: 5 (another tool's, for 2s more)",
+            ),
+            (Duration::MAX, "visits: 5 (another tool's, without an end)"),
+        ] {
+            assert_eq!(holder(&theirs.clone().ends_in(ends_in)), expected);
+        }
+        let shown = described("x", &LockQueue::new(vec![theirs], vec![]));
+        assert_eq!(shown["holders"][0]["evict_by"], 7);
+    }
+
+    #[test]
     fn whatever_an_entry_says_it_is_shown() {
-        fuzz_text("1795000000000\n0\n253402300799999\n253402300800000\n18446744073709551615\n", |text| {
-            let millis = text.parse().unwrap_or(text.len() as u64);
-            let mode = Mode::from_parts("permits", millis as u32, u32::MAX).unwrap_or(Mode::Shared);
-            let since = SystemTime::UNIX_EPOCH + Duration::from_millis(millis);
-            let entry = Participant::new(text).since(since).mode(mode).token(FencingToken::new(millis));
-            assert!(!super::since(&entry).is_empty());
-            let all = vec![entry; 3];
-            assert!(taken(&all).is_none_or(|(taken, of)| taken <= of));
-            let shown = json(&described(text, &LockQueue::new(all.clone(), all)));
-            assert_eq!(serde_json::from_str::<Value>(&shown).unwrap()["name"], text);
-        });
+        fuzz_text(
+            "1795000000000\n0\n253402300799999\n253402300800000\n18446744073709551615\n",
+            |text| {
+                let millis = text.parse().unwrap_or(text.len() as u64);
+                let mode =
+                    Mode::from_parts("permits", millis as u32, u32::MAX).unwrap_or(Mode::Shared);
+                let since = SystemTime::UNIX_EPOCH + Duration::from_millis(millis);
+                let entry = Participant::new(text)
+                    .since(since)
+                    .mode(mode)
+                    .token(FencingToken::new(millis));
+                assert!(!crate::participant::since(&entry).is_empty());
+                let all = vec![entry; 3];
+                assert!(taken(&all).is_none_or(|(taken, of)| taken <= of));
+                let shown = json(&described(text, &LockQueue::new(all.clone(), all)));
+                assert_eq!(serde_json::from_str::<Value>(&shown).unwrap()["name"], text);
+            },
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Whether there is such a program, before its lock is waited for: a mistyped name is told at once.
+//! Looks for the program before the wait for its lock, so that a mistyped name is reported at once.
 
 use std::env;
 use std::ffi::OsStr;
@@ -10,7 +10,7 @@ use rustix::fs::{Access, access};
 use crate::exit;
 use crate::run_outcome::RunOutcome;
 
-/// What stands in the way of running a program.
+/// The reason why a program cannot be run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 enum Missing {
     #[error("there is no such program")]
@@ -19,11 +19,15 @@ enum Missing {
     NotExecutable(&'static str),
 }
 
-/// Looks for `program` as `execvp` will. If it is not there, the run has ended.
+/// Looks for `program` as `execvp` will. If it is not there, the run ends.
 pub(crate) fn look_up(program: &OsStr) -> Result<(), RunOutcome> {
     let path = env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
     look_up_in(program, &path).map_err(|missing| {
-        let code = if missing == Missing::NotFound { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE };
+        let code = if missing == Missing::NotFound {
+            exit::NOT_FOUND
+        } else {
+            exit::NOT_EXECUTABLE
+        };
         RunOutcome::failed(code, format!("{}: {missing}", program.display()))
     })
 }
@@ -48,13 +52,16 @@ fn look_up_in(program: &OsStr, path: &OsStr) -> Result<(), Missing> {
 
 fn check(file: &Path) -> Result<(), Missing> {
     match file.metadata() {
-        Ok(about) if about.is_file() => access(file, Access::EXEC_OK)
-            .map_err(|_| Missing::NotExecutable("we lack the right to execute it (chmod +x), or its disk allows none")),
+        Ok(about) if about.is_file() => access(file, Access::EXEC_OK).map_err(|_| {
+            Missing::NotExecutable(
+                "we lack the right to execute it (chmod +x), or its disk allows none",
+            )
+        }),
         Ok(about) if about.is_dir() => Err(Missing::NotExecutable("it is a directory")),
         Ok(_) => Err(Missing::NotExecutable("it is no regular file")),
-        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
-            Err(Missing::NotExecutable("we may not enter a directory on its path"))
-        }
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Err(Missing::NotExecutable(
+            "we may not enter a directory on its path",
+        )),
         Err(_) => Err(Missing::NotFound),
     }
 }
@@ -65,7 +72,8 @@ mod tests {
 
     #[test]
     fn tells_missing_from_not_executable() {
-        let find = |program: &str| look_up_in(program.as_ref(), "/nowhere:/usr/bin:/bin:/etc".as_ref());
+        let find =
+            |program: &str| look_up_in(program.as_ref(), "/nowhere:/usr/bin:/bin:/etc".as_ref());
         assert_eq!(find("sh"), Ok(()));
         assert_eq!(find("/bin/sh"), Ok(()));
         assert_eq!(find("no-such-program"), Err(Missing::NotFound));
@@ -76,7 +84,11 @@ mod tests {
         };
         assert!(not_executable("/etc/passwd").contains("right"));
         assert!(not_executable("/etc").contains("directory"));
-        assert_eq!(find("passwd"), Ok(()), "a later folder has a file of that name that is not executable");
+        assert_eq!(
+            find("passwd"),
+            Ok(()),
+            "a later folder has a file of that name that is not executable"
+        );
         assert!(not_executable("group").contains("right"));
         assert_eq!(find(""), Err(Missing::NotFound));
     }

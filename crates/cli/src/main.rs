@@ -1,13 +1,19 @@
 //! The `leasehold` command: hold a distributed lock while a program runs.
 //!
-//! Where to start: `args` is the command line; `run` acquires the lock, `held` runs the program under it, `supervise` stays until
-//! it ends; `guardian` is the second process, which ends the program in time whatever happens to this one. `guardian`, `supervise`,
-//! `signals` and `terminal` know nothing of stores: they see deadlines.
+//! The modules: `args` is the command line; `run` acquires the lock, `held` runs the program under
+//! it, `supervise` stays until it ends; `guardian` is the second process, which ends the program in
+//! time whatever happens to this one. `guardian`, `supervise`, `signals` and `terminal` know
+//! nothing of stores: they see deadlines.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command speaks on its standard streams")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command speaks on its standard streams"
+)]
 
 mod args;
 mod bridge_seal;
+mod bridge_stages;
 mod compare;
 mod durations;
 mod elect;
@@ -17,8 +23,10 @@ mod held;
 mod inspect;
 mod lookup;
 mod manual;
+mod nested;
 mod open;
 mod output;
+mod participant;
 mod processes;
 mod retry;
 mod run;
@@ -51,7 +59,9 @@ use signals::Inherited;
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let exit = match words.first().and_then(|word| word.to_str()) {
-        Some(compare::HOLD) => in_runtime(Builder::new_current_thread(), || compare::hold(&words[1..])).flatten(),
+        Some(compare::HOLD) => {
+            in_runtime(Builder::new_current_thread(), || compare::hold(&words[1..])).flatten()
+        }
         _ => command(),
     };
     exit.unwrap_or_else(|e| exit::failed(&e)).end()
@@ -64,6 +74,9 @@ fn command() -> io::Result<Exit> {
     };
     args.trace();
     descriptors_suffice()?;
+    if !args.command.takes_over_signals() {
+        signals::survive_file_limit()?;
+    }
     let one = Builder::new_current_thread;
     let many = Builder::new_multi_thread;
     match args.command {
@@ -81,12 +94,13 @@ fn command() -> io::Result<Exit> {
         #[cfg(feature = "postgres")]
         Command::PostgresSchema(args) => schema::main(&args),
         Command::BridgeSeal(args) => in_runtime(one(), || bridge_seal::main(args))?,
+        Command::BridgeStages(args) => in_runtime(one(), || bridge_stages::main(args))?,
         Command::Completions(args) => manual::completions(args.shell),
         Command::Man(args) => manual::pages(args.of.as_deref()),
     }
 }
 
-/// Below this many file descriptors parts of it fail in odd ways.
+/// With fewer file descriptors than this, parts of the command fail in odd ways.
 const DESCRIPTORS: u64 = 64;
 
 fn descriptors_suffice() -> io::Result<()> {

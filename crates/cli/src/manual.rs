@@ -11,7 +11,8 @@ use crate::args::Args;
 use crate::exit::{self, Exit};
 use crate::output;
 
-/// What comes after `--` is another program's: its name, its own completions if there are any, files.
+/// The words after `--` belong to another program. They are completed as its name, by its own
+/// completions if there are any, or as files.
 const BASH: &str = r#"
 _leasehold_or_program() {
     local i
@@ -49,16 +50,21 @@ pub(crate) fn completions(shell: Shell) -> io::Result<Exit> {
     shown(text)
 }
 
-/// Prints the page of the whole or of one command, or writes all into a folder.
+/// Prints the page of the whole program or of one command, or writes all pages into a folder.
 pub(crate) fn pages(of: Option<&Path>) -> io::Result<Exit> {
     let mut whole = Args::command().disable_help_subcommand(true);
     whole.build();
-    let Some(of) = of else { return shown(page(&whole)?) };
+    let Some(of) = of else {
+        return shown(page(&whole)?);
+    };
     if let Some(command) = of.to_str().and_then(|name| whole.find_subcommand(name)) {
         return shown(page(command)?);
     }
     if !of.is_dir() {
-        return Ok(exit::bad_usage(format_args!("{}: neither a command nor an existing folder", of.display())));
+        return Ok(exit::bad_usage(format_args!(
+            "{}: neither a command nor an existing folder",
+            of.display()
+        )));
     }
     for command in std::iter::once(&whole).chain(whole.get_subcommands()) {
         let file = of.join(Man::new(command.clone()).get_filename());
@@ -67,7 +73,8 @@ pub(crate) fn pages(of: Option<&Path>) -> io::Result<Exit> {
     Ok(Exit::Code(0))
 }
 
-/// One page. The usage is the command's own, and what `--help` ends with keeps its lines.
+/// One page. The synopsis is the command's own usage, and the text at the end of `--help` keeps its
+/// lines.
 fn page(command: &Command) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let man = Man::new(command.clone());
@@ -81,15 +88,20 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     if command.has_subcommands() {
         man.render_subcommands_section(&mut text)?;
     }
-    if let Some(more) = command.get_after_long_help().or_else(|| command.get_after_help()) {
+    if let Some(more) = command
+        .get_after_long_help()
+        .or_else(|| command.get_after_help())
+    {
         writeln!(text, ".SH NOTES\n.nf\n{}\n.fi", roff(&more.to_string()))?;
     }
     Ok(text)
 }
 
-/// Text that no line of which is a request to the formatter.
+/// Escapes the text so that no line of it is a request to the formatter.
 fn roff(text: &str) -> String {
-    let lines = text.lines().map(|line| format!("\\&{}", line.replace('\\', "\\e").replace('-', "\\-")));
+    let lines = text
+        .lines()
+        .map(|line| format!("\\&{}", line.replace('\\', "\\e").replace('-', "\\-")));
     lines.collect::<Vec<_>>().join("\n")
 }
 

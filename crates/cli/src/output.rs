@@ -1,10 +1,10 @@
-//! What is written to standard output and error: whole, with nothing from others that moves the cursor, in colour only for
-//! people who want it.
+//! Writes to standard output and error. Text is written as a whole, without characters from others
+//! that move the cursor, and in colour only for people who want it.
 
 use std::env;
 use std::io::{self, IsTerminal, Write, stdout};
 
-/// Writes it to standard output. A reader that closes the pipe has read enough.
+/// Writes the text to standard output. It is no error if the reader has closed the pipe.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -13,7 +13,8 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Text in one line that neither moves the cursor nor changes the direction of what follows.
+/// Returns the text in one line that neither moves the cursor nor changes the direction of the text
+/// after it.
 pub(crate) fn plain(text: &str) -> String {
     let plain = |c: char| match c {
         '\n' | '\r' | '\t' => ' ',
@@ -23,18 +24,21 @@ pub(crate) fn plain(text: &str) -> String {
     text.chars().map(plain).collect()
 }
 
-/// The same for text in many lines.
+/// Returns text of many lines, each as [`plain`] returns it.
 pub(crate) fn plain_lines(text: &str) -> String {
     text.split('\n').map(plain).collect::<Vec<_>>().join("\n")
 }
 
-/// JSON in which every character that does something is written as an escape. They occur in strings only.
+/// Returns JSON in which every control or invisible character is an escape. Such characters occur
+/// in strings only.
 pub(crate) fn safe_json(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         if c >= '\u{7f}' && acts(c) {
             let mut units = [0; 2];
-            c.encode_utf16(&mut units).iter().for_each(|unit| safe.push_str(&format!("\\u{unit:04x}")));
+            c.encode_utf16(&mut units)
+                .iter()
+                .for_each(|unit| safe.push_str(&format!("\\u{unit:04x}")));
         } else {
             safe.push(c);
         }
@@ -42,7 +46,8 @@ pub(crate) fn safe_json(text: &str) -> String {
     safe
 }
 
-/// Whether a terminal or a reader sees what it does and not what it is: controls, marks of direction, breaks, what is invisible.
+/// Returns whether a character has an effect and no shape: controls, direction marks, breaks, and
+/// invisible characters.
 fn acts(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -50,12 +55,12 @@ fn acts(c: char) -> bool {
             | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// Whether this stream is a terminal that can change a line.
+/// Returns whether this stream is a terminal that can change a line.
 pub(crate) fn is_watched(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && env::var_os("TERM").is_none_or(|terminal| terminal != "dumb")
 }
 
-/// Whether this stream is written in colour.
+/// Returns whether this stream is written in colour.
 pub(crate) fn has_colours(stream: &impl IsTerminal) -> bool {
     is_watched(stream) && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
@@ -78,19 +83,30 @@ mod tests {
     fn json_stays_the_same_and_is_safe_to_show() {
         let value = serde_json::json!({ "a\u{9b}": ["\u{202e}\u{e0041}\u{7f}é\n"] });
         let shown = safe_json(&format!("{value:#}"));
-        assert!(shown.contains("\\u009b") && shown.contains("\\u202e\\udb40\\udc41\\u007fé\\n"), "{shown}");
-        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
+        assert!(
+            shown.contains("\\u009b") && shown.contains("\\u202e\\udb40\\udc41\\u007fé\\n"),
+            "{shown}"
+        );
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&shown).unwrap(),
+            value
+        );
     }
 
     #[test]
     fn whatever_is_shown_it_does_nothing() {
         fuzz_text(include_str!("../corpus/texts"), |text| {
-            assert!(!plain(text).contains(acts) && plain(text).chars().count() == text.chars().count());
+            assert!(
+                !plain(text).contains(acts) && plain(text).chars().count() == text.chars().count()
+            );
             assert!(!plain_lines(text).contains(|c| c != '\n' && acts(c)));
             let value = serde_json::json!({ "label": text, text: [text] });
             let shown = safe_json(&format!("{value:#}\n"));
             assert!(!shown.contains(|c| c != '\n' && acts(c)), "{shown:?}");
-            assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
+            assert_eq!(
+                serde_json::from_str::<serde_json::Value>(&shown).unwrap(),
+                value
+            );
         });
     }
 }

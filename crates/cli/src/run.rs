@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
-use leasehold::seam::{Clock, Moment};
+use leasehold::backend::{Clock, Mode, Moment};
 use leasehold::{Guard, Lock, Store};
 use tokio::runtime::Builder;
 
@@ -13,9 +14,10 @@ use crate::exit::{self, Exit};
 use crate::guardian::Guardian;
 use crate::held::{self, Terms};
 use crate::lookup::look_up;
-use crate::open::{Opened, close, open};
+use crate::nested::refuse_to_wait_for_itself;
+use crate::open::{Opened, close};
 use crate::processes::Status;
-use crate::retry::until_answered;
+use crate::retry::{open_within, outage_at_the_start, until_answered};
 use crate::run_outcome::RunOutcome;
 use crate::runtime::in_runtime;
 use crate::signals::{Inherited, Signals};
@@ -27,23 +29,31 @@ pub(crate) fn main(args: &Run) -> Exit {
         Ok(report) => report,
         Err(e) => return exit::bad_usage(format_args!("the report's file: {e}")),
     };
-    if args.min_hold.zip(args.max_hold).is_some_and(|(min, max)| min > max) {
+    if args
+        .min_hold
+        .zip(args.max_hold)
+        .is_some_and(|(min, max)| min > max)
+    {
         return exit::bad_usage("--min-hold is longer than --max-hold");
     }
-    let attempt =
-        async |url: &StoreUrl, signals: &Signals, guardian: &Guardian| attempt(args, url, signals, guardian).await;
+    let attempt = async |url: &StoreUrl, signals: &Signals, guardian: &Guardian| {
+        attempt(args, url, signals, guardian).await
+    };
     reported(&args.name, &args.program, &args.store, report, attempt)
 }
 
-/// Opened before anything is done.
+/// Opens the report's file, before anything is done.
 fn report_file(path: &Path) -> io::Result<File> {
     if path.as_os_str() == "-" {
-        return Err(io::Error::other("standard output is CMD's; name a file, such as /dev/stderr"));
+        return Err(io::Error::other(
+            "standard output is CMD's; name a file, such as /dev/stderr",
+        ));
     }
     File::create(path)
 }
 
-/// Runs what has a chance: its program and its store exist, so that no client waits for what cannot run. Reports how it ended.
+/// Runs the command if its program exists and its store is known, so that no client waits for a
+/// program that cannot run. Reports how the run ended.
 pub(crate) fn reported(
     name: &str,
     program: &ProgramArgs,
@@ -52,31 +62,48 @@ pub(crate) fn reported(
     run: impl AsyncFnOnce(&StoreUrl, &Signals, &Guardian) -> Result<RunOutcome, RunOutcome>,
 ) -> Exit {
     let url = StoreUrl::choose(store.url.as_deref());
-    let shown = url.as_ref().map_or_else(|_| String::new(), StoreUrl::to_string);
+    let shown = url
+        .as_ref()
+        .map_or_else(|_| String::new(), StoreUrl::to_string);
     let ran = || {
         look_up(&program.command[0])?;
         let url = url.map_err(|what| RunOutcome::failed(exit::USAGE, what))?;
-        // Before there is any other thread.
+        // This comes before there is any other thread.
         let status = Status::read();
         let signals = Inherited::take_over(&status)?;
         let guardian = Guardian::start(&program.command, &signals, &status)?;
         in_runtime(Builder::new_current_thread(), async || {
-            let (signals, guardian) = (signals.listen()?, guardian.listen()?);
+            let signals = signals.listen()?;
+            let guardian = guardian.listen()?;
             let ran = run(&url, &signals, &guardian).await;
             guardian.gone().await;
-            // The process ends now, and the kernel closes all at once.
+            // The process ends now, and the kernel closes everything at once.
             std::mem::forget((signals, guardian));
             ran
         })?
     };
-    ran().unwrap_or_else(|early| early).report(name, &shown, report)
+    ran()
+        .unwrap_or_else(|early| early)
+        .report(name, &shown, report)
 }
 
-async fn attempt(args: &Run, url: &StoreUrl, signals: &Signals, guardian: &Guardian) -> Result<RunOutcome, RunOutcome> {
-    let opened = RunOutcome::unless_over(signals, url, args.not_acquired, open(url)).await?;
-    let ran = hold(args, url, signals, guardian, &opened).await;
+async fn attempt(
+    args: &Run,
+    url: &StoreUrl,
+    signals: &Signals,
+    guardian: &Guardian,
+) -> Result<RunOutcome, RunOutcome> {
+    let began = Moment::now();
+    let limit = match args.wait {
+        _ if args.no_wait => Duration::ZERO,
+        Some(wait) => wait,
+        None => outage_at_the_start(url, args.lease.ttl),
+    };
+    let opening = open_within(url, limit);
+    let opened = RunOutcome::unless_over(signals, url, args.not_acquired, opening).await?;
+    let ran = hold(args, url, signals, guardian, &opened, began).await;
     close(&opened.store).await;
-    // The process ends now, and the kernel closes all at once.
+    // The process ends now, and the kernel closes everything at once.
     std::mem::forget(opened);
     ran
 }
@@ -87,26 +114,49 @@ async fn hold(
     signals: &Signals,
     guardian: &Guardian,
     opened: &Opened,
+    began: Moment,
 ) -> Result<RunOutcome, RunOutcome> {
+    if !args.no_wait {
+        let asked = refuse_to_wait_for_itself(&opened.store, url, &args.name, mode(args));
+        signals
+            .unless_interrupted(asked)
+            .await?
+            .map_err(RunOutcome::interrupted)??;
+    }
     let label = args.lease.label();
     let lock = lock(args, &opened.store, &label);
-    let wait = Wait { store: &opened.store, name: &args.name, url, label: &label, quiet: args.quiet };
-    let waiting = waiting::in_queue(acquire(args, &lock, url), &wait);
+    let wait = Wait {
+        store: &opened.store,
+        name: &args.name,
+        url,
+        label: &label,
+        quiet: args.quiet,
+    };
+    let waiting = waiting::in_queue(acquire(args, &lock, url, began), &wait);
     let guard = RunOutcome::unless_over(signals, url, args.not_acquired, waiting).await;
     let guard = guard.map_err(|refused| if args.quiet { refused.quiet() } else { refused })?;
     let held_since = Moment::now();
-    let terms = Terms { signals, url, ttl: args.lease.ttl, max_hold: args.max_hold, leftovers: args.program.leftovers };
+    let terms = Terms {
+        signals,
+        url,
+        max_hold: args.max_hold,
+        leftovers: args.program.leftovers,
+    };
     let ran = held::run(guardian, &opened.life_line, &guard, &terms).await?;
-    // It ends while the lock is released.
+    // The guardian ends while the lock is released.
     guardian.dismiss();
-    if let Some(min) = args.min_hold.filter(|_| !opened.store.guarantees().min_hold_outlives_process) {
+    if let Some(min) = args
+        .min_hold
+        .filter(|_| !opened.store.guarantees().min_hold_outlives_process())
+    {
         guardian.gone().await;
         keep_until(&guard, held_since + min, signals).await?;
     }
     Ok(ran.released(guard.release().await))
 }
 
-/// Keeps the lock until then where no store does it for us, unless a signal comes or it is lost.
+/// Keeps the lock until this time, for stores that do not do it by themselves. A signal, or the
+/// loss of the lock, ends it earlier.
 async fn keep_until(guard: &Guard, until: Moment, signals: &Signals) -> io::Result<()> {
     let clock = Clock::boot();
     let over = async {
@@ -119,24 +169,40 @@ async fn keep_until(guard: &Guard, until: Moment, signals: &Signals) -> io::Resu
     Ok(())
 }
 
+fn mode(args: &Run) -> Mode {
+    match (args.shared, args.permits) {
+        (true, _) => Mode::Shared,
+        (false, Some(of)) => Mode::Permits { n: 1, of },
+        (false, None) => Mode::Exclusive,
+    }
+}
+
 fn lock(args: &Run, store: &Store, label: &str) -> Lock {
-    let lock = match (args.shared, args.permits) {
-        (true, _) => store.rw_lock(&args.name).read(),
-        (false, Some(of)) => store.semaphore(&args.name, of).permits(1),
-        (false, None) => store.lock(&args.name),
+    let lock = match mode(args) {
+        Mode::Shared => store.rw_lock(&args.name).read(),
+        Mode::Permits { n, of } => store.semaphore(&args.name, of).permits(n),
+        Mode::Exclusive => store.lock(&args.name),
     };
     let options = args.lease.options(label);
     lock.with(&match args.min_hold {
-        Some(min) if store.guarantees().min_hold_outlives_process => options.min_hold(min),
+        Some(min) if store.guarantees().min_hold_outlives_process() => options.min_hold(min),
         _ => options,
     })
 }
 
-async fn acquire(args: &Run, lock: &Lock, url: &StoreUrl) -> leasehold::Result<Guard> {
+async fn acquire(
+    args: &Run,
+    lock: &Lock,
+    url: &StoreUrl,
+    began: Moment,
+) -> leasehold::Result<Guard> {
     match args.wait {
         _ if args.no_wait => lock.try_acquire().await,
-        // It waits by itself until an unavailable store is back.
-        Some(wait) => lock.acquire_timeout(wait).await,
+        // This call waits by itself until an unavailable store is back.
+        Some(wait) => {
+            let left = wait.saturating_sub(Moment::now().since(began));
+            lock.acquire_timeout(left).await
+        }
         None => until_answered(url, args.lease.ttl, async || lock.acquire().await).await,
     }
 }

@@ -1,4 +1,4 @@
-//! How a run ended: its exit, its report, and what is said about it.
+//! The end of a run: its exit, its report, and the message about it.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -16,22 +16,22 @@ use crate::signals::{self, Signals};
 use crate::store_url::StoreUrl;
 use crate::supervise;
 
-/// What became of a run.
+/// The kind of a run's end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Outcome {
-    /// The program ended by itself, or by a signal that was not ours, under the lock.
+    /// The program ended under the lock, by itself or by a signal that was not ours.
     Ended,
     NotAcquired,
     Unavailable,
     Lost,
     MaxHold,
-    /// A signal came while waiting.
+    /// A signal came during the wait.
     Interrupted,
     Failed,
 }
 
-/// How a run ended. As an error: before its program had run, or not to its end.
+/// The end of a run. As an error, the program did not run, or not to its end.
 #[derive(Debug)]
 pub(crate) struct RunOutcome {
     pub(crate) outcome: Outcome,
@@ -40,9 +40,9 @@ pub(crate) struct RunOutcome {
     pub(crate) status: Option<Status>,
     /// Processes that run on without the lock.
     pub(crate) left: Vec<Left>,
-    /// What happened, for people. Empty if that is nothing special.
+    /// A description for people; empty if nothing special happened.
     pub(crate) detail: String,
-    /// The detail is for the report alone.
+    /// The detail is for the report only.
     pub(crate) silent: bool,
 }
 
@@ -55,30 +55,42 @@ impl From<io::Error> for RunOutcome {
 impl RunOutcome {
     fn new(outcome: Outcome, exit: Exit, detail: impl Into<String>) -> RunOutcome {
         let detail = detail.into();
-        RunOutcome { outcome, exit, token: None, status: None, left: Vec::new(), detail, silent: false }
+        RunOutcome {
+            outcome,
+            exit,
+            token: None,
+            status: None,
+            left: Vec::new(),
+            detail,
+            silent: false,
+        }
     }
 
-    /// Without a message that the lock was not acquired.
+    /// Removes the message that the lock was not acquired.
     pub(crate) fn quiet(self) -> RunOutcome {
-        RunOutcome { silent: self.outcome == Outcome::NotAcquired, ..self }
+        RunOutcome {
+            silent: self.outcome == Outcome::NotAcquired,
+            ..self
+        }
     }
 
-    /// It could not be run, or not to its end.
+    /// The outcome of a program that could not be run, or not to its end.
     pub(crate) fn failed(code: u8, what: impl Into<String>) -> RunOutcome {
         RunOutcome::new(Outcome::Failed, Exit::Code(code), what)
     }
 
-    /// The store refused, or did not answer.
+    /// The outcome if the store refused, or did not answer.
     fn refused(e: &Error, store: &StoreUrl, not_acquired: u8) -> RunOutcome {
         let (outcome, code) = match exit::of_error(e) {
             exit::NOT_ACQUIRED => (Outcome::NotAcquired, not_acquired),
             exit::USAGE => (Outcome::Failed, exit::USAGE),
             code => (Outcome::Unavailable, code),
         };
-        RunOutcome::new(outcome, Exit::Code(code), exit::of_store(e, &store.named()))
+        RunOutcome::new(outcome, Exit::Code(code), exit::about(e, store))
     }
 
-    /// What the store answers to `work`. If it refuses, or a signal comes first, the run has ended.
+    /// Returns the store's answer to `work`. If the store refuses, or a signal comes first, the run
+    /// ends.
     pub(crate) async fn unless_over<T>(
         signals: &Signals,
         store: &StoreUrl,
@@ -87,32 +99,64 @@ impl RunOutcome {
     ) -> Result<T, RunOutcome> {
         match signals.unless_interrupted(work).await? {
             Ok(answer) => answer.map_err(|e| RunOutcome::refused(&e, store, not_acquired)),
-            Err(signal) => Err(RunOutcome::new(Outcome::Interrupted, Exit::Signal(signal), "")),
+            Err(signal) => Err(RunOutcome::interrupted(signal)),
         }
     }
 
-    /// With what the release of the lock says about a run that seemed to be good.
+    /// The outcome if a signal came during the wait.
+    pub(crate) fn interrupted(signal: i32) -> RunOutcome {
+        RunOutcome::new(Outcome::Interrupted, Exit::Signal(signal), "")
+    }
+
+    /// Adds the result of the release. If the lock had been lost, a run that seemed to be good is
+    /// not, and the cause of the loss is added.
     pub(crate) fn released(self, release: leasehold::Result<()>) -> RunOutcome {
         let Err(e) = release else { return self };
-        match e.loss() {
-            Some(_) if self.outcome == Outcome::Ended => {
-                let detail = format!("the program had ended, but {e}: it was not protected to its end");
-                return RunOutcome { outcome: Outcome::Lost, exit: Exit::Code(exit::LOST), detail, ..self };
+        // Where the lease could not be renewed, the release fails for the same reason, or has it as its cause.
+        let cause = match e.loss() {
+            Some(_) => std::error::Error::source(&e).map(exit::chain),
+            None => Some(exit::chain(&e)),
+        };
+        match (self.outcome, e.loss(), cause) {
+            (Outcome::Ended, Some(_), _) => {
+                let detail =
+                    format!("the program had ended, but {e}: it was not protected to its end");
+                RunOutcome {
+                    outcome: Outcome::Lost,
+                    exit: Exit::Code(exit::LOST),
+                    detail,
+                    ..self
+                }
             }
-            None if self.outcome == Outcome::Ended => say(format_args!("releasing: {}", exit::chain(&e))),
-            _ => tracing::debug!(error = %e, "releasing"),
+            (Outcome::Ended, None, _) => {
+                say(format_args!(
+                    "releasing: {}; the lock may stay taken until its lease ends",
+                    exit::chain(&e)
+                ));
+                self
+            }
+            (Outcome::Lost, _, Some(cause)) => RunOutcome {
+                detail: format!("{}; why: {cause}", self.detail),
+                ..self
+            },
+            _ => {
+                tracing::debug!(error = %e, "releasing");
+                self
+            }
         }
-        self
     }
 
-    /// What became of a program under a lock, which was lost for this reason, if it was.
+    /// The outcome of a program that ran under a lock. `loss` is the reason if the lock was lost.
     pub(crate) fn of(name: &str, outcome: supervise::Outcome, loss: Option<Loss>) -> RunOutcome {
         let (ended, foreground) = match outcome {
             supervise::Outcome::Ended { ended, foreground } => (ended, foreground),
             supervise::Outcome::NotStarted(what) => return RunOutcome::failed(exit::FAILED, what),
             supervise::Outcome::GuardianDied { left } => {
                 let what = format!("the guardian died; {}", how_ended(&left));
-                return RunOutcome { left, ..RunOutcome::failed(exit::FAILED, what) };
+                return RunOutcome {
+                    left,
+                    ..RunOutcome::failed(exit::FAILED, what)
+                };
             }
         };
         let how = how_ended(&ended.left);
@@ -126,21 +170,30 @@ impl RunOutcome {
                 lost("this hold was ended by its token, as `leasehold break` does")
             }
             (Why::Deadline | Why::Ordered, Some(loss)) => lost(&loss.to_string()),
-            (Why::Ordered, None) => {
-                RunOutcome::new(Outcome::MaxHold, Exit::Code(exit::MAX_HOLD), format!("--max-hold is over; {how}"))
-            }
+            (Why::Ordered, None) => RunOutcome::new(
+                Outcome::MaxHold,
+                Exit::Code(exit::MAX_HOLD),
+                format!("--max-hold is over; {how}"),
+            ),
             (Why::Itself, _) => {
                 if !ended.left.is_empty() {
                     let left = listed(&ended.left);
-                    say(format_args!("the program left processes behind, which run on without the lock: {left}"));
+                    say(format_args!(
+                        "the program left processes behind, which run on without the lock: {left}"
+                    ));
                 }
                 RunOutcome::new(Outcome::Ended, of_status(ended.status, foreground), "")
             }
         };
-        RunOutcome { status: ended.status, left: ended.left, ..ran }
+        RunOutcome {
+            status: ended.status,
+            left: ended.left,
+            ..ran
+        }
     }
 
-    /// Prints it, and writes one line of JSON to the report, because the program may return any of our exit codes itself.
+    /// Prints the detail, and writes one line of JSON to the report, because the program may return
+    /// any of our exit codes itself.
     pub(crate) fn report(self, name: &str, store: &str, file: Option<File>) -> Exit {
         if !self.silent && !self.detail.is_empty() {
             say(&self.detail);
@@ -172,7 +225,8 @@ fn of_status(status: Option<Status>, foreground: bool) -> Exit {
     match status {
         Some(Status::Code(code)) => Exit::Code(u8::try_from(code).unwrap_or(exit::FAILED)),
         Some(Status::Signal(signal)) if signal == Signal::SIGINT as i32 && foreground => {
-            // From the keyboard: the rest of our job, and the shell that waits for it, are to see it too.
+            // The signal came from the keyboard: the rest of our job, and the shell that waits for
+            // it, must see it too.
             signals::signal_own_group(Signal::SIGINT);
             Exit::Signal(signal)
         }

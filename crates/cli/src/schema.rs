@@ -12,9 +12,12 @@ Examples:
   leasehold postgres-schema | psql -v ON_ERROR_STOP=1 orders
   leasehold postgres-schema --schema locks > migrations/0007_locks.sql
 
-For a role that is not the owner, and again after each newer migration:
+It is executed by the role that owns the schema. For another one that takes locks:
   GRANT USAGE ON SCHEMA leasehold TO app;
-  GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA leasehold TO app;";
+  GRANT EXECUTE ON FUNCTION leasehold.claim_1, leasehold.claim_all_1, leasehold.renew_1,
+    leasehold.release_1, leasehold.release_after_1, leasehold.evict_1, leasehold.inspect_1,
+    leasehold.list_1, leasehold.observe_1, leasehold.sweep_1, leasehold.held TO app;
+To look only, inspect_1 and list_1 do. Bridges and bridge-seal also need mark_1 and raise_1.";
 
 /// Print the SQL that installs the PostgreSQL store in a database.
 ///

@@ -1,15 +1,16 @@
-//! One line on standard error for people who watch: shown again and again in its place, and gone when it is dropped.
+//! One line on standard error for people who watch. It is shown again and again in its place, and
+//! removed when it is dropped.
 
 use std::cell::Cell;
 use std::io::stderr;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use rustix::process::getpgrp;
 use rustix::termios::tcgetpgrp;
 
 use crate::output;
+use crate::processes::{self, Kin};
 
-/// In how many parts a bar's work is counted.
+/// The number of parts in which a bar's work is counted.
 const PARTS: u64 = 1000;
 
 /// The line. It is not shown if standard error is no terminal, or while another job has the terminal.
@@ -23,7 +24,10 @@ pub(crate) struct StatusLine {
 impl StatusLine {
     /// A bar, for work of known length.
     pub(crate) fn bar() -> StatusLine {
-        StatusLine::new(ProgressBar::new(PARTS), "[{bar:24}] {percent:>3} % {wide_msg}")
+        StatusLine::new(
+            ProgressBar::new(PARTS),
+            "[{bar:24}] {percent:>3} % {wide_msg}",
+        )
     }
 
     /// A spinner, for a wait.
@@ -35,23 +39,34 @@ impl StatusLine {
         if let Ok(style) = ProgressStyle::with_template(template) {
             line.set_style(style.progress_chars("#..").tick_chars("|/-\\ "));
         }
-        StatusLine { line, watched: output::is_watched(&stderr()), shown: Cell::new(false) }
+        StatusLine {
+            line,
+            watched: output::is_watched(&stderr()),
+            shown: Cell::new(false),
+        }
     }
 
-    /// Whether there is a terminal to show it on.
+    /// Returns whether there is a terminal for the line.
     pub(crate) fn is_watched(&self) -> bool {
         self.watched
     }
 
-    /// This goes on, and, on a bar, this part of the work is done.
+    /// Shows the text and, on a bar, that this part of the work is done.
     pub(crate) fn show(&self, done: f64, text: &str) {
-        if self.watched && tcgetpgrp(stderr()).map_or(true, |group| group == getpgrp()) {
+        if self.watched && is_in_foreground() {
             self.shown.set(true);
             self.line.set_position((done * PARTS as f64) as u64);
             self.line.set_message(output::plain(text));
             self.line.tick();
         }
     }
+}
+
+/// Returns whether this process may write to the terminal; true if that is not known.
+fn is_in_foreground() -> bool {
+    tcgetpgrp(stderr()).map_or(true, |group| {
+        Kin::of(processes::own_pid()).is_none_or(|kin| kin.group == group.as_raw_nonzero().get())
+    })
 }
 
 impl Drop for StatusLine {

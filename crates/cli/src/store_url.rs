@@ -1,32 +1,87 @@
-//! Which store: `--store`, `$LEASEHOLD_STORE`, or a file of this user; and its URL without credentials, which is all that is
-//! ever shown.
+//! Chooses the store: `--store`, `$LEASEHOLD_STORE`, or a file of this user. Its URL is only ever
+//! shown without credentials.
 
 use std::env;
 use std::fmt;
 use std::path::PathBuf;
 
-use leasehold::support::Address;
+use leasehold::backend::Address;
 use leasehold::{Error, ErrorKind};
 
 /// The environment variable that names the store.
 pub(crate) const VARIABLE: &str = "LEASEHOLD_STORE";
 
-/// What stands before the URLs of two stores.
+/// The prefix of a bridge's URL, before the URLs of its two stores.
 const BRIDGE: &str = "bridge+";
 
-/// A store's URL. Displays, and debugs, without credentials.
+/// The scheme of the URLs of a kind of store, and their form.
+pub(crate) struct Scheme {
+    pub(crate) name: &'static str,
+    pub(crate) form: &'static str,
+    pub(crate) is_tls: bool,
+}
+
+const fn plain(name: &'static str, form: &'static str) -> Scheme {
+    Scheme {
+        name,
+        form,
+        is_tls: false,
+    }
+}
+
+const fn tls(name: &'static str, form: &'static str) -> Scheme {
+    Scheme {
+        is_tls: true,
+        ..plain(name, form)
+    }
+}
+
+/// All schemes, including those of stores that this build lacks.
+pub(crate) const SCHEMES: [Scheme; 16] = [
+    plain("sqlite", "sqlite:///PATH"),
+    plain("postgres", "postgres://USER@HOST[:PORT]/DATABASE"),
+    plain("postgresql", "postgresql://USER@HOST[:PORT]/DATABASE"),
+    plain("redis", "redis://HOST[:PORT][/DB]"),
+    plain("redis+sentinel", "redis+sentinel://SENTINEL,…/MASTER[/DB]"),
+    plain("redis+cluster", "redis+cluster://HOST,…"),
+    plain("redlock", "redlock://HOST,HOST,HOST"),
+    plain("etcd", "etcd://HOST,…"),
+    plain("zookeeper", "zookeeper://HOST,…[/PATH]"),
+    plain("memory", "memory://"),
+    tls("rediss", "rediss://HOST[:PORT][/DB]"),
+    tls(
+        "rediss+sentinel",
+        "rediss+sentinel://SENTINEL,…/MASTER[/DB]",
+    ),
+    tls("rediss+cluster", "rediss+cluster://HOST,…"),
+    tls("redlocks", "redlocks://HOST,HOST,HOST"),
+    tls("etcds", "etcds://HOST,…"),
+    tls("zookeepers", "zookeepers://HOST,…[/PATH]"),
+];
+
+/// If the word is the name of a kind of store, where a URL is needed, returns the name and the form
+/// of its URL.
+pub(crate) fn kind(word: &str) -> Option<(&'static str, &'static str)> {
+    let scheme = SCHEMES.iter().find(|it| it.name == word.trim())?;
+    Some((scheme.name, scheme.form))
+}
+
+/// A store's URL. `Display` and `Debug` show it without credentials.
 #[derive(Clone)]
 pub(crate) struct StoreUrl {
     url: String,
     origin: Origin,
 }
 
-/// Where its name came from.
+/// The source of the URL.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
     Argument,
     Variable,
-    #[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "there is no default without files"))]
+    #[cfg_attr(
+        not(feature = "sqlite"),
+        allow(dead_code, reason = "there is no default without files")
+    )]
     Default,
 }
 
@@ -36,20 +91,25 @@ impl StoreUrl {
     }
 
     fn from(origin: Origin, url: impl AsRef<str>) -> StoreUrl {
-        StoreUrl { url: url.as_ref().trim().to_owned(), origin }
+        StoreUrl {
+            url: url.as_ref().trim().to_owned(),
+            origin,
+        }
     }
 
     /// The store of a command that shares locks with other processes.
     pub(crate) fn choose(option: Option<&str>) -> Result<StoreUrl, String> {
         let url = StoreUrl::any(option)?;
         if url.parts().iter().any(|part| part.starts_with("memory:")) {
-            return Err("memory:// lives in one process: no other process would see the lock".into());
+            return Err(
+                "memory:// lives in one process: no other process would see the lock".into(),
+            );
         }
         Ok(url)
     }
 
-    /// The same for a command that only reads: a file that was named exists, or the name is wrong. The default is made: there
-    /// nothing was locked yet.
+    /// The store of a command that only reads. If it is a named file that does not exist, the name
+    /// is wrong. The default file may be missing, since nothing was locked yet, and is made.
     pub(crate) fn existing(option: Option<&str>) -> Result<StoreUrl, String> {
         let url = StoreUrl::choose(option)?;
         match url.file() {
@@ -60,7 +120,7 @@ impl StoreUrl {
         }
     }
 
-    /// The store of this command, whatever it is.
+    /// The store of this command, of any kind.
     pub(crate) fn any(option: Option<&str>) -> Result<StoreUrl, String> {
         if let Some(url) = option {
             return Ok(StoreUrl::new(url));
@@ -72,12 +132,20 @@ impl StoreUrl {
         }
     }
 
-    /// With credentials: for connecting, and for nothing else.
+    /// The URL with credentials, for connecting and for nothing else.
     pub(crate) fn secret(&self) -> &str {
         &self.url
     }
 
-    /// For errors: which store, and where its name came from if the command line does not show it.
+    /// The URL for the program's environment, without credentials and without the parameters that
+    /// may not be shown, so that a command inside of the program can use the rest.
+    pub(crate) fn for_program(&self) -> String {
+        let shown = self.to_string();
+        let parts: Vec<String> = shown.split(' ').map(without_hidden_parameters).collect();
+        parts.join(" ")
+    }
+
+    /// The store for errors: its URL, and the source of the URL if that is not the command line.
     pub(crate) fn named(&self) -> String {
         match self.origin {
             Origin::Argument => self.to_string(),
@@ -86,76 +154,112 @@ impl StoreUrl {
         }
     }
 
-    /// What this command says better than the library, which speaks to programmers.
+    /// Finds mistakes that this command explains better than the library, which speaks to
+    /// programmers.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.url.starts_with(BRIDGE) {
-            return self.parts().into_iter().try_for_each(|part| StoreUrl::new(part).check());
+            return self
+                .parts()
+                .into_iter()
+                .try_for_each(|part| StoreUrl::new(part).check());
         }
-        match self.url.split_once("://").map(|(scheme, _)| scheme) {
-            Some("rediss" | "rediss+sentinel" | "rediss+cluster" | "redlocks" | "etcds" | "zookeepers")
-                if cfg!(feature = "tls") =>
-            {
-                Ok(())
-            }
-            Some("rediss" | "rediss+sentinel" | "rediss+cluster" | "redlocks" | "etcds" | "zookeepers") => {
+        let Some((scheme, rest)) = self.url.split_once("://") else {
+            return Ok(());
+        };
+        if is_as_shown(rest) {
+            let what = "this is a URL as it is shown, without credentials: … stands for what was left out. Name the store by --store";
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
+        match SCHEMES.iter().find(|known| known.name == scheme) {
+            Some(known) if known.is_tls && cfg!(not(feature = "tls")) => {
                 let what = "this build has no TLS for it; use a local tunnel (stunnel, ssh -L)";
                 Err(Error::new(ErrorKind::Unsupported, what))
             }
-            Some(
-                "memory" | "sqlite" | "postgres" | "postgresql" | "redis" | "redis+sentinel" | "redis+cluster"
-                | "redlock" | "etcd" | "zookeeper",
-            )
-            | None => Ok(()),
-            Some(scheme) if !is_scheme(scheme) => {
-                Err(Error::new(ErrorKind::Invalid, "a URL begins with its scheme, as in redis://host"))
-            }
-            Some(scheme) => {
-                let known = "sqlite, postgres, redis, redis+cluster, redlock, etcd, zookeeper";
-                let what = format!("unknown scheme {scheme:?}; the known ones are {known}");
+            Some(_) => Ok(()),
+            None if !is_scheme(scheme) => Err(Error::new(
+                ErrorKind::Invalid,
+                "a URL begins with its scheme, as in redis://host",
+            )),
+            None => {
+                // A store in memory is of no use to a command.
+                let known = SCHEMES.iter().map(|known| known.name);
+                let known: Vec<&str> = known.filter(|name| *name != "memory").collect();
+                let what = format!(
+                    "unknown scheme {scheme:?}; the known ones are {}, and {BRIDGE}URL URL of two of them",
+                    known.join(", ")
+                );
                 Err(Error::new(ErrorKind::Invalid, what))
             }
         }
     }
 
-    /// The URLs of a bridge, or this one.
+    /// The URLs of a bridge, or this URL alone.
     fn parts(&self) -> Vec<&str> {
-        self.url.strip_prefix(BRIDGE).map_or_else(|| vec![&*self.url], |urls| urls.split_whitespace().collect())
+        self.url.strip_prefix(BRIDGE).map_or_else(
+            || vec![&*self.url],
+            |urls| urls.split_whitespace().collect(),
+        )
     }
 
-    /// The file that it names, if it is one of a file and can be read.
+    /// The file that the URL names, if it is the URL of a file and can be parsed.
     pub(crate) fn file(&self) -> Option<PathBuf> {
-        let path = self.url.strip_prefix("sqlite://").filter(|path| path.starts_with('/'))?;
-        // A file has no host: the one grammar of URLs wants one.
+        let path = self
+            .url
+            .strip_prefix("sqlite://")
+            .filter(|path| path.starts_with('/'))?;
+        // A file has no host, but the grammar of URLs wants one.
         let address = Address::parse(&format!("sqlite://localhost{path}"), "sqlite", 1).ok()?;
         Some(PathBuf::from(format!("/{}", address.path)))
     }
 
-    /// Makes the folder of the default store; that of a named store must exist.
+    /// Makes the folder of the default store. The folder of a named store must exist.
     pub(crate) fn make_folder(&self) -> Result<(), Error> {
-        let Some(file) = self.file().filter(|_| self.origin == Origin::Default) else { return Ok(()) };
+        let Some(file) = self.file().filter(|_| self.origin == Origin::Default) else {
+            return Ok(());
+        };
         make_private(file.parent().unwrap_or(&file))
     }
 }
 
 fn make_private(folder: &std::path::Path) -> Result<(), Error> {
     use std::os::unix::fs::DirBuilderExt;
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    made.map_err(|e| Error::new(ErrorKind::Invalid, format!("its folder {}: {e}", folder.display())))
+    let made = std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder);
+    made.map_err(|e| {
+        Error::new(
+            ErrorKind::Invalid,
+            format!("its folder {}: {e}", folder.display()),
+        )
+    })
 }
 
-/// The file of this user, on this machine.
+/// The default store: a file of this user, on this machine.
 #[cfg(feature = "sqlite")]
 fn default_store() -> Result<StoreUrl, String> {
-    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    // A home that does not exist is not made.
-    let home = || absolute("HOME").filter(|home| home.is_dir()).map(|home| home.join(".local/state"));
+    let absolute = |name| {
+        env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    // A home that does not exist is not created.
+    let home = || {
+        absolute("HOME")
+            .filter(|home| home.is_dir())
+            .map(|home| home.join(".local/state"))
+    };
     let Some(state) = absolute("XDG_STATE_HOME").or_else(home) else {
         let why = "without a HOME that is a folder there is no default";
-        return Err(format!("no store is named: use --store URL or {VARIABLE}; {why}"));
+        return Err(format!(
+            "no store is named: use --store URL or {VARIABLE}; {why}"
+        ));
     };
     let file = state.join("leasehold/locks.db");
-    let file = file.to_str().ok_or("the path of the default store is not UTF-8; use --store URL")?;
-    let path = leasehold::support::escape(file, |c| "?#%".contains(c) || c.is_control());
+    let file = file
+        .to_str()
+        .ok_or("the path of the default store is not UTF-8; use --store URL")?;
+    let path = leasehold::backend::escape(file, |c| "?#%".contains(c) || c.is_control());
     Ok(StoreUrl::from(Origin::Default, format!("sqlite://{path}")))
 }
 
@@ -171,33 +275,45 @@ impl fmt::Display for StoreUrl {
                 [old, new] if old.contains("://") && new.contains("://") => {
                     write!(f, "{BRIDGE}{} {}", StoreUrl::new(old), StoreUrl::new(new))
                 }
-                // A password may have a space.
+                // A password may contain a space.
                 _ => write!(f, "{BRIDGE}…"),
             };
         }
-        let (scheme, rest) = self.url.split_once("://").map_or(("", &*self.url), |(scheme, rest)| (scheme, rest));
-        // Credentials were written before it.
+        let (scheme, rest) = self
+            .url
+            .split_once("://")
+            .map_or(("", &*self.url), |(scheme, rest)| (scheme, rest));
+        // If this is no scheme, credentials were written before it.
         let scheme = if is_scheme(scheme) { scheme } else { "…" };
         if scheme == "sqlite" && rest.starts_with('/') {
-            // A path, and nothing else.
+            // The rest is a path, and nothing else.
             return f.write_str(&without_unknown_parameters(&self.url));
         }
-        // The last @, wherever it is: a password may be written with any character.
+        // The last @ counts, wherever it is: a password may contain any character.
         let (hidden, shown) = rest.rsplit_once('@').unwrap_or(("", rest));
-        // Without one, what stands for a port may be a password whose host was forgotten.
+        // Without an @, the text in the place of a port may be a password whose host was forgotten.
         let hosts = shown.split(['/', '?']).next().unwrap_or(shown);
-        // Behind a ? the @ may stand in a parameter, which may be one that nobody may see.
-        let shown = if !hidden.contains('?') && hosts.split(',').all(may_be_a_host) { shown } else { "…" };
+        // Behind a `?`, the @ may be in a parameter, and that may be a secret one.
+        let shown = if !hidden.contains('?') && hosts.split(',').all(may_be_a_host) {
+            shown
+        } else {
+            "…"
+        };
         let shown = &without_unknown_parameters(shown);
-        if scheme.is_empty() { f.write_str(shown) } else { write!(f, "{scheme}://{shown}") }
+        if scheme.is_empty() {
+            f.write_str(shown)
+        } else {
+            write!(f, "{scheme}://{shown}")
+        }
     }
 }
 
 fn is_scheme(text: &str) -> bool {
-    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+')
+    text.bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'+')
 }
 
-/// Parameters of stores that have no secret in them. `bells` of PostgreSQL may be a URL with a password.
+/// Parameters of stores that contain no secret. `listen` of PostgreSQL may be a URL with a password.
 const KNOWN: [&str; 12] = [
     "timeout=",
     "prefix=",
@@ -213,19 +329,44 @@ const KNOWN: [&str; 12] = [
     "target_session_attrs=",
 ];
 
-/// A parameter that no store has may be a password.
+/// Hides the parameters that no store has: such a one may be a password.
 fn without_unknown_parameters(url: &str) -> String {
-    let Some((before, query)) = url.split_once('?') else { return url.into() };
-    let is_known = |pair: &str| pair == "bells=off" || KNOWN.iter().any(|key| pair.starts_with(key));
-    let shown: Vec<&str> = query.split('&').map(|pair| if is_known(pair) { pair } else { "…" }).collect();
+    let Some((before, query)) = url.split_once('?') else {
+        return url.into();
+    };
+    let is_known =
+        |pair: &str| pair == "listen=off" || KNOWN.iter().any(|key| pair.starts_with(key));
+    let shown: Vec<&str> = query
+        .split('&')
+        .map(|pair| if is_known(pair) { pair } else { "…" })
+        .collect();
     format!("{before}?{}", shown.join("&"))
+}
+
+/// Returns whether this is the rest of a URL as it is shown, with something left out.
+fn is_as_shown(rest: &str) -> bool {
+    let (_, query) = rest.split_once('?').unwrap_or_default();
+    rest == "…" || query.split('&').any(|pair| pair == "…")
+}
+
+/// Removes the parameters that are hidden in a shown URL.
+fn without_hidden_parameters(url: &str) -> String {
+    let Some((before, query)) = url.split_once('?') else {
+        return url.into();
+    };
+    let known: Vec<&str> = query.split('&').filter(|pair| *pair != "…").collect();
+    if known.is_empty() {
+        return before.into();
+    }
+    format!("{before}?{}", known.join("&"))
 }
 
 fn may_be_a_host(host: &str) -> bool {
     // A colon inside of brackets belongs to the address.
     let (name, rest) = host.rsplit_once(']').unwrap_or(("", host));
     let (before, port) = rest.split_once(':').unwrap_or((rest, ""));
-    port.bytes().all(|byte| byte.is_ascii_digit()) && (port.is_empty() || !name.is_empty() || !before.is_empty())
+    port.bytes().all(|byte| byte.is_ascii_digit())
+        && (port.is_empty() || !name.is_empty() || !before.is_empty())
 }
 
 impl fmt::Debug for StoreUrl {
@@ -253,13 +394,25 @@ mod tests {
             ("sqlite:///a/b@c.db", "sqlite:///a/b@c.db"),
             ("redis://h/0?password=s3cret", "redis://h/0?…"),
             ("redis://h?s3cret", "redis://h?…"),
-            ("redis+sentinel://me:s3cret@a,b/main?sentinel_password=s3cret", "redis+sentinel://a,b/main?…"),
-            ("redis://h?timeout=9&pass=s3cret&prefix=a:", "redis://h?timeout=9&…&prefix=a:"),
-            ("rediss://h?ca=/a.pem&cert=/b.pem&key=s3cret", "rediss://h?ca=/a.pem&cert=/b.pem&…"),
+            (
+                "redis+sentinel://me:s3cret@a,b/main?sentinel_password=s3cret",
+                "redis+sentinel://a,b/main?…",
+            ),
+            (
+                "redis://h?timeout=9&pass=s3cret&prefix=a:",
+                "redis://h?timeout=9&…&prefix=a:",
+            ),
+            (
+                "rediss://h?ca=/a.pem&cert=/b.pem&key=s3cret",
+                "rediss://h?ca=/a.pem&cert=/b.pem&…",
+            ),
             ("sqlite:///a.db?key=s3cret", "sqlite:///a.db?…"),
             ("me:s3cret@redis://host", "…://host"),
             ("sqlite://me:s3cret@host/x.db", "sqlite://host/x.db"),
-            ("redis+sentinel://a,b/main?sentinel_password=s3@cret", "redis+sentinel://…"),
+            (
+                "redis+sentinel://a,b/main?sentinel_password=s3@cret",
+                "redis+sentinel://…",
+            ),
             (
                 "postgres://me:s3cret@h:1,[::1]/db?schema=locks&install=false",
                 "postgres://h:1,[::1]/db?schema=locks&install=false",
@@ -268,17 +421,61 @@ mod tests {
                 "postgresql://me:s3/cret@h/db?sslmode=verify-full&sslkey=/s3cret",
                 "postgresql://h/db?sslmode=verify-full&…",
             ),
-            ("postgres://h/db?bells=postgres:%2F%2Fme:s3cret%40d&bells=off", "postgres://h/db?…&bells=off"),
-            ("postgres://me:s3cret@h/db?bells=postgres://me:s3cret@d/db", "postgres://…"),
-            ("bridge+redis://:s3cret@a etcd://me:s3cret@b/ns", "bridge+redis://a etcd://b/ns"),
-            ("bridge+redis://:s3cret redis://h?pass=s3cret", "bridge+redis://… redis://h?…"),
+            (
+                "postgres://h/db?listen=postgres:%2F%2Fme:s3cret%40d&listen=off",
+                "postgres://h/db?…&listen=off",
+            ),
+            (
+                "postgres://me:s3cret@h/db?listen=postgres://me:s3cret@d/db",
+                "postgres://…",
+            ),
+            (
+                "bridge+redis://:s3cret@a etcd://me:s3cret@b/ns",
+                "bridge+redis://a etcd://b/ns",
+            ),
+            (
+                "bridge+redis://:s3cret redis://h?pass=s3cret",
+                "bridge+redis://… redis://h?…",
+            ),
             ("bridge+redis://:s3 cret", "bridge+…"),
             ("bridge+redis://:s3 cret@a redis://b", "bridge+…"),
-            ("redis+sentinel://a,b/main?@timeout=9&sentinel_password=s3cret", "redis+sentinel://…"),
+            (
+                "redis+sentinel://a,b/main?@timeout=9&sentinel_password=s3cret",
+                "redis+sentinel://…",
+            ),
         ] {
             let url = StoreUrl::new(url);
             assert_eq!(url.to_string(), shown);
             assert!(!format!("{url:?}").contains("cret"));
+        }
+    }
+
+    #[test]
+    fn the_program_gets_a_url_that_can_be_used() {
+        for (url, given) in [
+            ("redis://me:s3cret@h:1/0", "redis://h:1/0"),
+            ("redis://h/0?password=s3cret", "redis://h/0"),
+            (
+                "postgres://me:s3cret@h/db?schema=locks&listen=postgres:%2F%2Fme:s3cret%40d&install=false",
+                "postgres://h/db?schema=locks&install=false",
+            ),
+            (
+                "bridge+redis://:s3cret@a?pass=s3cret etcd://b/ns",
+                "bridge+redis://a etcd://b/ns",
+            ),
+            ("sqlite:///a b/c.db", "sqlite:///a b/c.db"),
+        ] {
+            let given_url = StoreUrl::new(url).for_program();
+            assert_eq!(given_url, given);
+            assert!(StoreUrl::new(&given_url).check().is_ok(), "{given_url}");
+        }
+        for shown in [
+            "redis://…",
+            "postgres://h/db?…",
+            "bridge+redis://a redis://…",
+        ] {
+            let refused = StoreUrl::new(shown).check().unwrap_err().to_string();
+            assert!(refused.contains("without credentials"), "{refused}");
         }
     }
 

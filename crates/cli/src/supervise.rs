@@ -1,72 +1,70 @@
-//! The command's side while the program runs: deadlines to the guardian, signals to the program, the terminal to
-//! its process group. It knows nothing of stores.
+//! The command's side while the program runs. It sends deadlines to the guardian and signals to the
+//! program, and gives the terminal to the program's process group. It knows nothing of stores.
 
 use std::io;
-use std::time::Duration;
+use std::pin::pin;
 
-use leasehold::seam::Moment;
+use leasehold::backend::Moment;
 use nix::sys::signal::Signal;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, sleep};
 
 use crate::exit::say;
 use crate::guardian::Guardian;
-use crate::guardian::deadline::Plan;
+use crate::guardian::deadline::Deadline;
 use crate::guardian::wire::{Ended, Event, Order, Start};
 use crate::processes::Left;
 use crate::signals::{self, Caught, Signals};
 use crate::terminal::Terminal;
 
-/// How the program ended.
+/// The end of the program.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Ended {
         ended: Ended,
-        /// It had the terminal, so a keyboard's signal was for it.
+        /// The program had the terminal, so a signal from the keyboard was for it.
         foreground: bool,
     },
-    /// The guardian could not start it.
+    /// The guardian could not start the program.
     NotStarted(String),
-    /// The guardian died or did not answer, and with it the program; these could not be ended.
+    /// The guardian died or did not answer, and the program ended with it. The processes `left`
+    /// could not be ended.
     GuardianDied { left: Vec<Left> },
 }
 
-/// What is watched while the program runs.
+/// The sources that are watched while the program runs.
 #[derive(Debug)]
 pub(crate) struct Watch<'a> {
     pub(crate) signals: &'a Signals,
     pub(crate) terminal: Option<&'a Terminal>,
-    pub(crate) ttl: Duration,
-    pub(crate) plan: Plan,
 }
 
-/// Starts the program and stays until it, and what has to end with it, has ended. `deadline` says until when the lock is
-/// surely held; `stop` resolves when the program must end before that, with whether at once.
+/// Starts the program and stays until it, and everything that has to end with it, has ended.
+/// `deadline` returns the time until which the lock is surely held, or `None` if it is not held.
+/// `stop` resolves when the program must end before that; true means at once.
 pub(crate) async fn supervise(
     guardian: &Guardian,
     start: Start,
     life_line: &[std::os::fd::OwnedFd],
     watch: Watch<'_>,
-    deadline: impl Fn() -> Moment,
+    deadline: impl Fn() -> Option<Deadline>,
     stop: impl Future<Output = bool>,
 ) -> io::Result<Outcome> {
     let mut program = Program {
         pid: None,
-        // It gets the terminal when it starts if it is ours.
+        // The program gets the terminal at its start if the terminal is ours.
         wants_terminal: start.foreground,
         terminal: watch.terminal,
         deadline: &deadline,
         stop_reported: false,
     };
-    let mut acknowledged = Acknowledged::new(Moment::from_nanos(start.deadline), &watch);
+    let mut acknowledged = Acknowledged::new(start.deadline);
     let foreground = start.foreground;
     if let Err(e) = guardian.run(start, life_line) {
         tracing::debug!(error = %e, "the guardian did not take the program");
     }
     tokio::pin!(stop);
     let mut stopping = false;
-    let every = watch.ttl / 20;
-    let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut tick = pin!(sleep(acknowledged.deadline.tick()));
     let outcome = loop {
         tokio::select! {
             biased;
@@ -75,7 +73,7 @@ pub(crate) async fn supervise(
                     program.pid = Some(pid);
                     acknowledged.answered();
                 }
-                Some(Event::Ack(nanos)) => acknowledged.until(Moment::from_nanos(nanos)),
+                Some(Event::Ack(deadline)) => acknowledged.until(deadline),
                 Some(Event::Stopped { signal }) => program.was_stopped(signal, guardian),
                 Some(Event::NotSignalled { signal }) => {
                     let signal = signals::name_of(signal);
@@ -90,8 +88,12 @@ pub(crate) async fn supervise(
                 guardian.order(&Order::End { at_once });
             }
             signal = watch.signals.next() => program.signalled(signal?, guardian),
-            _ = tick.tick() => {
-                guardian.order(&Order::Deadline(deadline().as_nanos()));
+            () = &mut tick => {
+                // A lost lock has no deadline any more: `stop` reports the loss, and the guardian
+                // keeps the deadline that it has.
+                let known = deadline().unwrap_or(acknowledged.deadline);
+                guardian.order(&Order::Deadline(known));
+                tick.as_mut().reset(Instant::now() + known.tick());
                 if acknowledged.are_overdue() {
                     say("the guardian does not answer; the program is ended");
                     guardian.kill();
@@ -102,30 +104,36 @@ pub(crate) async fn supervise(
     };
     let outcome = match outcome {
         Some(outcome) => outcome,
-        // What it has left undone is ours to do.
-        None => Outcome::GuardianDied { left: guardian.clean_up(watch.plan.grace + watch.plan.margin).await? },
+        // The command does the work that the guardian has left undone.
+        None => Outcome::GuardianDied {
+            left: guardian
+                .clean_up(acknowledged.deadline.grace() + acknowledged.deadline.margin())
+                .await?,
+        },
     };
     program.take_terminal();
     Ok(outcome)
 }
 
-/// Whether the guardian still answers. It is asked many times a lease; once it has not answered for a third of one, or for
-/// so long that it should have ended the program, it is dead or stopped. A command that was itself stopped counts from when
-/// it runs again.
+/// Records whether the guardian still answers. It is asked many times in a lease. If it has not
+/// answered for a third of one, or for so long that it should have ended the program, it is dead or
+/// stopped. A command that was itself stopped counts from the time when it runs again.
 struct Acknowledged {
-    deadline: Moment,
+    deadline: Deadline,
     asked_unanswered: u32,
-    plan: Plan,
 }
 
 impl Acknowledged {
-    fn new(deadline: Moment, watch: &Watch<'_>) -> Acknowledged {
-        // That it is to start the program is asked first.
-        Acknowledged { deadline, asked_unanswered: 1, plan: watch.plan }
+    fn new(deadline: Deadline) -> Acknowledged {
+        // The order to start the program is the first question.
+        Acknowledged {
+            deadline,
+            asked_unanswered: 1,
+        }
     }
 
-    fn until(&mut self, deadline: Moment) {
-        self.deadline = self.deadline.max(deadline);
+    fn until(&mut self, deadline: Deadline) {
+        self.deadline = deadline;
         self.answered();
     }
 
@@ -135,25 +143,28 @@ impl Acknowledged {
 
     fn are_overdue(&mut self) -> bool {
         self.asked_unanswered += 1;
-        let must_have_ended = self.plan.kill_at(self.deadline) + self.plan.margin / 2;
-        self.asked_unanswered > TICKS_IN_A_THIRD || self.asked_unanswered > 1 && Moment::now() >= must_have_ended
+        let must_have_ended = self.deadline.kill_at() + self.deadline.margin() / 2;
+        self.asked_unanswered > TICKS_IN_A_THIRD
+            || self.asked_unanswered > TICKS_WHILE_IT_KILLS && Moment::now() >= must_have_ended
     }
 }
 
-const TICKS_IN_A_THIRD: u32 = 7;
+const TICKS_IN_A_THIRD: u32 = 14;
+/// A guardian that kills many processes answers between two rounds of killing.
+const TICKS_WHILE_IT_KILLS: u32 = 2;
 
-/// The program as seen from here.
+/// The program as this module sees it.
 struct Program<'a, D> {
     pid: Option<i32>,
-    /// It has the terminal, or is to get it back.
+    /// The program has the terminal, or is to get it back.
     wants_terminal: bool,
     terminal: Option<&'a Terminal>,
     deadline: &'a D,
-    /// The terminal shows already that only the program was stopped.
+    /// The terminal already shows that only the program was stopped.
     stop_reported: bool,
 }
 
-impl<D: Fn() -> Moment> Program<'_, D> {
+impl<D: Fn() -> Option<Deadline>> Program<'_, D> {
     fn signalled(&mut self, caught: Caught, guardian: &Guardian) {
         match caught.named() {
             // Another process of our group wants the terminal that the program has: `leasehold run … | less`.
@@ -163,15 +174,21 @@ impl<D: Fn() -> Moment> Program<'_, D> {
                     signals::signal_own_group(Signal::SIGCONT);
                 }
             }
-            // Also SIGTSTP: the program stops, and then we do.
-            _ => guardian.order(&Order::Signal(caught.number)),
+            // This includes SIGTSTP: the program stops, and then this process does.
+            _ => guardian.order(&Order::Signal {
+                number: caught.number,
+                from_systemd: caught.is_from_systemd(),
+            }),
         }
     }
 
-    /// Stops with the program, as one job; returns when the job was continued. But of SIGSTOP: that stopped the
-    /// program alone (`kill -STOP`, cpulimit), and its sender will continue it. The lock stays held meanwhile.
+    /// Stops with the program, as one job, and returns when the job was continued. SIGSTOP is an
+    /// exception: it stopped the program alone (`kill -STOP`, cpulimit), and its sender will
+    /// continue it. The lock stays held meanwhile.
     fn was_stopped(&mut self, signal: i32, guardian: &Guardian) {
-        let Some(by @ (Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU)) = signals::named(signal) else {
+        let Some(by @ (Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU)) =
+            signals::named(signal)
+        else {
             if self.has_terminal() && !self.stop_reported {
                 self.stop_reported = true;
                 let pid = self.pid.unwrap_or_default();
@@ -185,21 +202,30 @@ impl<D: Fn() -> Moment> Program<'_, D> {
         self.wants_terminal |= asked;
         if !(asked && self.give_terminal()) {
             let had_it = self.take_terminal();
-            let left = (self.deadline)().since(Moment::now());
+            let until = (self.deadline)().map_or(0, |deadline| deadline.until);
+            let left = Moment::from_nanos(until).since(Moment::now());
             if had_it {
-                say(format_args!("stopped; the lock is held for {:.1} s more", left.as_secs_f64()));
+                say(format_args!(
+                    "stopped; the lock is held for {:.1} s more",
+                    left.as_secs_f64()
+                ));
             }
             signals::stop_own_group(by);
             self.give_terminal();
         }
-        guardian.order(&Order::Signal(Signal::SIGCONT as i32));
+        guardian.order(&Order::Signal {
+            number: Signal::SIGCONT as i32,
+            from_systemd: false,
+        });
     }
 
     fn has_terminal(&self) -> bool {
-        self.pid.zip(self.terminal).is_some_and(|(pid, terminal)| terminal.belongs_to(pid))
+        self.pid
+            .zip(self.terminal)
+            .is_some_and(|(pid, terminal)| terminal.belongs_to(pid))
     }
 
-    /// Gives it the terminal if that is ours to give.
+    /// Gives the program the terminal if the terminal is ours to give.
     fn give_terminal(&self) -> bool {
         match (self.pid, self.terminal) {
             (Some(pid), Some(terminal)) if self.wants_terminal && terminal.is_ours() => {
@@ -210,7 +236,7 @@ impl<D: Fn() -> Moment> Program<'_, D> {
         }
     }
 
-    /// Takes the terminal back; false if the program did not have it.
+    /// Takes the terminal back; returns false if the program did not have it.
     fn take_terminal(&self) -> bool {
         let had = self.has_terminal();
         if let (true, Some(terminal)) = (had, self.terminal) {

@@ -4,7 +4,7 @@ use comfy_table::presets::NOTHING;
 
 use crate::output;
 
-/// Columns as wide as they must be, and a heading; nothing in it moves the cursor.
+/// A heading, and columns as wide as they must be. No cell moves the cursor.
 #[derive(Debug)]
 pub(crate) struct Table(comfy_table::Table);
 
@@ -45,8 +45,15 @@ mod tests {
             table.row(["\x1b[2J".into(), "y".into()]);
             table
         };
-        assert_eq!(table().text(false), "A          B\nlong cell  x\n\u{FFFD}[2J       y\n");
-        assert!(table().text(true).starts_with("\x1b[1mA          B\x1b[0m\nlong"));
+        assert_eq!(
+            table().text(false),
+            "A          B\nlong cell  x\n\u{FFFD}[2J       y\n"
+        );
+        assert!(
+            table()
+                .text(true)
+                .starts_with("\x1b[1mA          B\x1b[0m\nlong")
+        );
         assert_eq!(Table::new(["A", "B"]).text(false), "A  B\n");
     }
 }

@@ -1,5 +1,5 @@
-//! What is wrong with a command line, in words: with a hint where the usual one would not help, and without the credentials
-//! that an argument may have in it.
+//! Explains mistakes on a command line: with a hint where the usual one would not help, and without
+//! the credentials that an argument may contain.
 
 use std::ffi::OsString;
 use std::io::{self, Write, stderr, stdout};
@@ -12,7 +12,8 @@ use crate::exit::USAGE;
 use crate::output;
 use crate::store_url::StoreUrl;
 
-/// Says what is wrong with these words, or shows the help that they ask for; with what exit code this process then ends.
+/// Reports the mistake in these words, or shows the help that they ask for. Returns the exit code
+/// of this process.
 pub(crate) fn report(error: Error, words: &[OsString]) -> io::Result<u8> {
     let (mut error, words) = without_credentials(error, words);
     let hint = hint(&error, &words).map_or_else(String::new, |hint| format!("\n  hint: {hint}\n"));
@@ -21,15 +22,22 @@ pub(crate) fn report(error: Error, words: &[OsString]) -> io::Result<u8> {
         error.remove(ContextKind::Suggested);
     }
     if error.kind() == ErrorKind::InvalidSubcommand {
-        // Ours sees letters in the wrong order.
+        // Our own suggestion also recognizes letters in the wrong order.
         error.remove(ContextKind::SuggestedSubcommand);
     }
     let text = |colours: bool| {
         let text = error.render();
-        let text = if colours { text.ansi().to_string() } else { text.to_string() };
+        let text = if colours {
+            text.ansi().to_string()
+        } else {
+            text.to_string()
+        };
         text + &hint
     };
-    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+    ) {
         return output::print(&text(output::has_colours(&stdout()))).map(|()| 0);
     }
     // If it cannot be written, there is no other place to say it.
@@ -38,13 +46,20 @@ pub(crate) fn report(error: Error, words: &[OsString]) -> io::Result<u8> {
 }
 
 fn hint(error: &Error, words: &[OsString]) -> Option<String> {
-    let command = words.iter().skip(1).find_map(|word| word.to_str().filter(|word| !word.starts_with('-')))?;
+    let command = words
+        .iter()
+        .skip(1)
+        .find_map(|word| word.to_str().filter(|word| !word.starts_with('-')))?;
     match (error.kind(), error.get(ContextKind::InvalidArg)) {
-        (ErrorKind::UnknownArgument, Some(ContextValue::String(unknown))) if !unknown.starts_with('-') => {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(unknown)))
+            if !unknown.starts_with('-') =>
+        {
             let separated = separated(words, unknown)?;
             Some(format!("put -- before the program: {separated}"))
         }
-        (ErrorKind::InvalidSubcommand, _) => Some(format!("did you mean `leasehold {}`?", nearest(command)?)),
+        (ErrorKind::InvalidSubcommand, _) => {
+            Some(format!("did you mean `leasehold {}`?", nearest(command)?))
+        }
         (ErrorKind::MissingRequiredArgument, _) if command == "break" => {
             Some("`leasehold who NAME` shows the token of the hold".into())
         }
@@ -52,45 +67,93 @@ fn hint(error: &Error, words: &[OsString]) -> Option<String> {
     }
 }
 
-/// The command that was meant, if one differs by a slip or two of the fingers, such as two letters in the wrong order.
+/// Other words for the commands, from other tools and from the library.
+const SYNONYMS: [(&str, &str); 23] = [
+    ("evict", "break"),
+    ("unlock", "break"),
+    ("force-unlock", "break"),
+    ("release", "break"),
+    ("kill", "break"),
+    ("steal", "break"),
+    ("delete", "break"),
+    ("rm", "break"),
+    ("lock", "run"),
+    ("acquire", "run"),
+    ("hold", "run"),
+    ("exec", "run"),
+    ("with", "run"),
+    ("campaign", "elect"),
+    ("lead", "elect"),
+    ("leader", "elect"),
+    ("inspect", "who"),
+    ("show", "who"),
+    ("status", "who"),
+    ("get", "who"),
+    ("check", "verify"),
+    ("bench", "compare"),
+    ("schema", "postgres-schema"),
+];
+
+/// The command that was meant: `typed` is another word for it, or differs from it by one or two
+/// slips of the fingers, such as two letters in the wrong order.
 fn nearest(typed: &str) -> Option<String> {
+    if let Some((_, meant)) = SYNONYMS.iter().find(|(word, _)| *word == typed) {
+        return Some((*meant).to_owned());
+    }
     let commands = Args::command();
-    let names =
-        commands.get_subcommands().flat_map(|it| std::iter::once(it.get_name()).chain(it.get_visible_aliases()));
+    let names = commands
+        .get_subcommands()
+        .flat_map(|it| std::iter::once(it.get_name()).chain(it.get_visible_aliases()));
     let near = names.map(|name| (strsim::osa_distance(typed, name), name));
     let most = if typed.chars().count() > 4 { 2 } else { 1 };
     let nearest = near.filter(|(slips, _)| *slips <= most).min()?;
     Some(nearest.1.to_owned())
 }
 
-/// The same words with the `--` that was forgotten before this one, if that mends them.
+/// The words with the `--` that was forgotten before this one, if that mends them.
 fn separated(words: &[OsString], before: &str) -> Option<String> {
-    (1..words.len()).filter(|at| words[*at] == *before).find_map(|at| {
-        let mut mended = words.to_vec();
-        mended.insert(at, "--".into());
-        Args::try_parse_from(&mended).ok()?;
-        let rest: Vec<_> = mended[1..].iter().map(|word| word.to_string_lossy()).collect();
-        Some(format!("leasehold {}", rest.join(" ")))
-    })
+    (1..words.len())
+        .filter(|at| words[*at] == *before)
+        .find_map(|at| {
+            let mut mended = words.to_vec();
+            mended.insert(at, "--".into());
+            Args::try_parse_from(&mended).ok()?;
+            let rest: Vec<_> = mended[1..]
+                .iter()
+                .map(|word| word.to_string_lossy())
+                .collect();
+            Some(format!("leasehold {}", rest.join(" ")))
+        })
 }
 
-/// The error of the same words with each URL among them as it is shown everywhere else, and those words: what clap says of them has
-/// no credentials to show.
+/// Returns the error and the words, with each URL among them as it is shown everywhere else, so
+/// that clap's message has no credentials to show.
 fn without_credentials(error: Error, words: &[OsString]) -> (Error, Vec<OsString>) {
     let shown: Vec<OsString> = words.iter().map(shown).collect();
     if shown == words {
         return (error, shown);
     }
     let other = || Error::raw(error.kind(), "an argument with a URL is not understood\n");
-    (Args::try_parse_from(&shown).err().unwrap_or_else(other), shown)
+    (
+        Args::try_parse_from(&shown).err().unwrap_or_else(other),
+        shown,
+    )
 }
 
 fn shown(word: &OsString) -> OsString {
     let text = word.to_string_lossy();
-    let Some((before, _)) = text.split_once("://") else { return word.clone() };
-    let scheme = before.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '+').len();
-    // Credentials may have been written before it.
-    let scheme = if before[..scheme].contains('@') { 0 } else { scheme };
+    let Some((before, _)) = text.split_once("://") else {
+        return word.clone();
+    };
+    let scheme = before
+        .trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '+')
+        .len();
+    // Credentials may have been written before the scheme.
+    let scheme = if before[..scheme].contains('@') {
+        0
+    } else {
+        scheme
+    };
     format!("{}{}", &text[..scheme], StoreUrl::new(&text[scheme..])).into()
 }
 
@@ -109,12 +172,18 @@ mod tests {
 
     #[test]
     fn no_argument_shows_its_credentials() {
-        for secret in ["redis://me:s3cret@host", "redis://:s3=cret@host", "redis://:s3/c ret'@host/0"] {
+        for secret in [
+            "redis://me:s3cret@host",
+            "redis://:s3=cret@host",
+            "redis://:s3/c ret'@host/0",
+        ] {
             let option = format!("--frobnicate{secret}");
             let value = format!("--json={secret}");
-            for words in
-                [&["leasehold", "ls", "a", secret][..], &["leasehold", "ls", &option], &["leasehold", "ls", &value]]
-            {
+            for words in [
+                &["leasehold", "ls", "a", secret][..],
+                &["leasehold", "ls", &option],
+                &["leasehold", "ls", &value],
+            ] {
                 let said = said(words);
                 assert!(said.contains("redis://") && !said.contains("s3"), "{said}");
             }
@@ -124,17 +193,42 @@ mod tests {
     #[test]
     fn a_forgotten_separator_is_told() {
         for (words, mended) in [
-            (&["leasehold", "run", "x", "./job.sh", "-a"][..], "leasehold run x -- ./job.sh -a"),
+            (
+                &["leasehold", "run", "x", "./job.sh", "-a"][..],
+                "leasehold run x -- ./job.sh -a",
+            ),
             (&["leasehold", "run", "x", "x"], "leasehold run x -- x"),
-            (&["leasehold", "elect", "--ttl", "3s", "x", "a", "b"], "leasehold elect --ttl 3s x -- a b"),
+            (
+                &["leasehold", "elect", "--ttl", "3s", "x", "a", "b"],
+                "leasehold elect --ttl 3s x -- a b",
+            ),
         ] {
             let said = said(words);
-            assert!(said.ends_with(&format!("put -- before the program: {mended}")), "{said}");
+            assert!(
+                said.ends_with(&format!("put -- before the program: {mended}")),
+                "{said}"
+            );
         }
-        for (typed, meant) in
-            [("rnu", "run"), ("rn", "run"), ("lits", "list"), ("gaurantees", "guarantees"), ("brake", "break")]
-        {
-            assert!(said(&["leasehold", typed]).ends_with(&format!("did you mean `leasehold {meant}`?")), "{typed}");
+        for (typed, meant) in [
+            ("rnu", "run"),
+            ("rn", "run"),
+            ("lits", "list"),
+            ("gaurantees", "guarantees"),
+            ("brake", "break"),
+            ("evict", "break"),
+        ] {
+            assert!(
+                said(&["leasehold", typed])
+                    .ends_with(&format!("did you mean `leasehold {meant}`?")),
+                "{typed}"
+            );
+        }
+        let commands = Args::command();
+        for (word, meant) in SYNONYMS {
+            assert!(commands.find_subcommand(word).is_none(), "{word}");
+            // A build may lack this command.
+            let is_there = commands.find_subcommand(meant).is_some();
+            assert!(is_there || meant == "postgres-schema", "{meant}");
         }
         assert!(!said(&["leasehold", "frobnicate"]).contains("did you mean"));
         assert!(!said(&["leasehold", "run", "x", "--frob", "--", "true"]).contains("put --"));
@@ -151,7 +245,7 @@ mod tests {
         };
         let corpus = include_str!("../corpus/urls");
         fuzz_urls(corpus, |url| {
-            // A program of this name is looked for, and found by nobody.
+            // The argument of a process has no NUL.
             let url = url.replace('\0', "");
             let beside = ["://", "redis://:x@h", "s://"][url.len() % 3];
             let option = format!("--frob{url}");

@@ -1,4 +1,4 @@
-//! `verify`: what a server, configured as it is, really gives.
+//! `verify`: tests a server with the configuration that it has.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use crate::signals::Inherited;
 use crate::status_line::StatusLine;
 use crate::store_url::StoreUrl;
 
-/// A promise does not hold, or with `--strict` there is something to warn of.
+/// A promise does not hold, or with `--strict` there is a warning.
 const BROKEN: Exit = Exit::Code(1);
 
 /// Test your own server with the conformance suite, and check its settings.
@@ -32,11 +32,11 @@ pub(crate) struct Verify {
 }
 
 pub(crate) async fn main(args: Verify, signals: Inherited) -> io::Result<Exit> {
-    // Cases judge by panicking: what they say is in the verdicts.
+    // Cases judge by panicking. The verdicts have their messages.
     std::panic::set_hook(Box::new(|panic| tracing::debug!(%panic, "a case failed")));
     let signals = signals.listen()?;
     let mut all: Vec<Verification> = Vec::new();
-    // What became of the first server that could not be judged: the others are judged all the same.
+    // The exit for the first server that could not be judged. The others are judged all the same.
     let mut unjudged = None;
     for url in &args.urls {
         let shown = StoreUrl::new(url).to_string();
@@ -46,8 +46,11 @@ pub(crate) async fn main(args: Verify, signals: Inherited) -> io::Result<Exit> {
             bar.show(p.done as f64 / p.of as f64, &format!("{shown}: {}", p.case));
         };
         let mut stopped = Ok(0);
-        // A second signal while the namespace is removed changes nothing.
-        let judged = verify(url, &shown, progress, async { stopped = signals.interruption().await }).await;
+        // A second signal during the removal of the namespace changes nothing.
+        let judged = verify(url, &shown, progress, async {
+            stopped = signals.interruption().await;
+        })
+        .await;
         drop(bar);
         match judged {
             Ok(Some(verification)) => all.push(verification),
@@ -63,12 +66,19 @@ pub(crate) async fn main(args: Verify, signals: Inherited) -> io::Result<Exit> {
         }
         if let Some(last) = all.last().filter(|_| !args.json) {
             let separator = if all.len() > 1 { "\n" } else { "" };
-            output::print(&format!("{separator}{}", output::plain_lines(&last.table())))?;
+            output::print(&format!(
+                "{separator}{}",
+                output::plain_lines(&last.table())
+            ))?;
         }
     }
     if args.json {
-        output::print(&output::safe_json(&(serde_json::to_string_pretty(&all)? + "\n")))?;
+        output::print(&output::safe_json(
+            &(serde_json::to_string_pretty(&all)? + "\n"),
+        ))?;
     }
-    let bad = all.iter().any(|found| !found.holds() || args.strict && found.warns());
+    let bad = all
+        .iter()
+        .any(|found| !found.holds() || args.strict && found.warns());
     Ok(unjudged.unwrap_or(if bad { BROKEN } else { Exit::Code(0) }))
 }

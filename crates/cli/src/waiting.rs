@@ -1,11 +1,11 @@
-//! What is shown during a wait: on a terminal a line that changes, from two seconds on; elsewhere one line after a minute, so
-//! that a log says why nothing happens.
+//! The messages during a wait: on a terminal a line that changes, from two seconds on; elsewhere
+//! one line after a minute, so that a log says why nothing happens.
 
 use std::convert::Infallible;
 use std::io::stderr;
 use std::time::Duration;
 
-use leasehold::seam::Moment;
+use leasehold::backend::Moment;
 use leasehold::{LockQueue, Participant, Store};
 
 use crate::exit::say;
@@ -14,22 +14,22 @@ use crate::status_line::StatusLine;
 use crate::store_url::StoreUrl;
 
 const SHOWN_AFTER: Duration = Duration::from_secs(2);
-/// How long a wait is before a log has a line about it.
+/// The length of a wait after which a log has a line about it.
 const MINUTE: Duration = Duration::from_secs(60);
 const FRAME: Duration = Duration::from_millis(250);
-/// The text is made anew once in so many frames.
+/// The text is made anew once in this number of frames.
 const FRAMES_PER_TEXT: usize = 4;
 
-/// Does the work, and shows meanwhile what is done, and to or with what.
+/// Does the work, and meanwhile shows the kind of work and its object.
 pub(crate) async fn during<T>(work: impl Future<Output = T>, doing: &str, what: &str) -> T {
     let spinning = async {
         let started = Moment::now();
-        // Before that nobody needs to know whether there is a terminal.
+        // The terminal is not looked for before this time is over.
         tokio::time::sleep(SHOWN_AFTER).await;
         spin(started, doing, async || what.to_owned()).await
     };
     tokio::select! {
-        // What is done at once needs no timer.
+        // Work that is done at once needs no timer.
         biased;
         done = work => done,
         never = spinning => match never {},
@@ -53,11 +53,11 @@ pub(crate) struct Wait<'a> {
     pub(crate) url: &'a StoreUrl,
     /// Our label in the queue.
     pub(crate) label: &'a str,
-    /// Nothing is shown.
+    /// Suppresses all messages.
     pub(crate) quiet: bool,
 }
 
-/// From now on, for what began then.
+/// Shows a spinner from now on, for work that began at `started`.
 async fn spin(started: Moment, doing: &str, mut what: impl AsyncFnMut() -> String) -> Infallible {
     let status = StatusLine::spinner();
     if !status.is_watched() {
@@ -86,9 +86,16 @@ impl Wait<'_> {
         log_once(MINUTE - SHOWN_AFTER, async || self.state().await, say).await
     }
 
-    /// What matters most comes first: a narrow terminal cuts the rest.
+    /// The text of the line. The most important part comes first, because a narrow terminal cuts
+    /// the rest.
     async fn state(&self) -> String {
-        let Wait { store, name, url, label, .. } = self;
+        let Wait {
+            store,
+            name,
+            url,
+            label,
+            ..
+        } = self;
         match store.lock(*name).inspect().await {
             Ok(queue) => format!("for {name:?}{}, at {url}", place(&queue, label)),
             Err(_) => format!("for {name:?}: the store at {url} does not answer"),
@@ -96,8 +103,12 @@ impl Wait<'_> {
     }
 }
 
-/// One line when the rest of a minute is over, and no more.
-async fn log_once(rest: Duration, mut what: impl AsyncFnMut() -> String, log: impl FnOnce(String)) -> Infallible {
+/// Logs one line when the rest of a minute is over, and no more.
+async fn log_once(
+    rest: Duration,
+    mut what: impl AsyncFnMut() -> String,
+    log: impl FnOnce(String),
+) -> Infallible {
     tokio::time::sleep(rest).await;
     log(format!("waiting {} s {}", MINUTE.as_secs(), what().await));
     std::future::pending().await
@@ -105,12 +116,27 @@ async fn log_once(rest: Duration, mut what: impl AsyncFnMut() -> String, log: im
 
 /// The place of this label in the queue, the waiter before it, and the holder.
 fn place(queue: &LockQueue, label: &str) -> String {
-    let called = |entry: &Participant| entry.label.clone().unwrap_or_else(|| "another client".into());
+    let called = |entry: &Participant| {
+        entry
+            .label
+            .clone()
+            .unwrap_or_else(|| "another client".into())
+    };
     let mut text = String::new();
-    let place = queue.waiters.iter().position(|waiter| waiter.label.as_deref() == Some(label));
+    let place = queue
+        .waiters
+        .iter()
+        .position(|waiter| waiter.label.as_deref() == Some(label));
     if let Some(place) = place {
-        text.push_str(&format!(", place {} of {} in the queue", place + 1, queue.waiters.len()));
-        if let Some(before) = place.checked_sub(1).and_then(|before| queue.waiters.get(before)) {
+        text.push_str(&format!(
+            ", place {} of {} in the queue",
+            place + 1,
+            queue.waiters.len()
+        ));
+        if let Some(before) = place
+            .checked_sub(1)
+            .and_then(|before| queue.waiters.get(before))
+        {
             text.push_str(&format!(", behind {}", called(before)));
         }
     }
@@ -128,9 +154,15 @@ mod tests {
 
     #[test]
     fn the_place_in_the_queue_and_the_waiter_before_it() {
-        let queue = LockQueue::new(vec![Participant::new("h")], ["a", "b", "c"].map(Participant::new).to_vec());
+        let queue = LockQueue::new(
+            vec![Participant::new("h")],
+            ["a", "b", "c"].map(Participant::new).to_vec(),
+        );
         assert_eq!(place(&queue, "a"), ", place 1 of 3 in the queue, held by h");
-        assert_eq!(place(&queue, "c"), ", place 3 of 3 in the queue, behind b, held by h");
+        assert_eq!(
+            place(&queue, "c"),
+            ", place 3 of 3 in the queue, behind b, held by h"
+        );
         assert_eq!(place(&queue, "z"), ", held by h");
         assert_eq!(place(&LockQueue::default(), "z"), "");
     }
@@ -138,7 +170,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_log_gets_one_line_after_a_minute() {
         let said = RefCell::new(Vec::new());
-        let logging = log_once(MINUTE, async || "for it".to_owned(), |text| said.borrow_mut().push(text));
+        let logging = log_once(
+            MINUTE,
+            async || "for it".to_owned(),
+            |text| said.borrow_mut().push(text),
+        );
         let an_hour = tokio::time::timeout(Duration::from_secs(3600), logging);
         let before = tokio::time::sleep(Duration::from_secs(59));
         let nothing_yet = async {

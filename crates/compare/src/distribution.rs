@@ -1,4 +1,4 @@
-//! How a latency is distributed: a few quantiles, and a histogram on a logarithmic axis for the plots.
+//! The distribution of a latency: a few quantiles, and a histogram on a logarithmic axis for the plots.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// So many bins for each factor of ten.
+/// The number of bins for each factor of ten.
 pub(crate) const BINS_PER_DECADE: f64 = 12.0;
 
 /// A latency's distribution, in microseconds.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Latency {
-    /// How many were measured.
+    /// The number of measurements.
     pub count: usize,
     /// The arithmetic mean.
     pub mean_us: f64,
@@ -34,7 +34,7 @@ pub struct Latency {
 #[derive(Clone, Copy, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Bin {
-    /// Where it begins, in microseconds; it ends a twelfth of a factor of ten later.
+    /// The lower end in microseconds; the upper one is a twelfth of a factor of ten above.
     pub from_us: f64,
     /// Which part of all fell into it.
     pub share: f64,
@@ -78,7 +78,11 @@ impl Latency {
 pub(crate) fn jain(got: &[usize]) -> f64 {
     let sum: f64 = got.iter().map(|&n| n as f64).sum();
     let squares: f64 = got.iter().map(|&n| (n as f64).powi(2)).sum();
-    if squares == 0.0 { 1.0 } else { sum * sum / (got.len() as f64 * squares) }
+    if squares == 0.0 {
+        1.0
+    } else {
+        sum * sum / (got.len() as f64 * squares)
+    }
 }
 
 #[cfg(test)]
@@ -89,12 +93,24 @@ mod tests {
     fn quantiles_and_bins() {
         let latency = Latency::of((1..=100).map(Duration::from_micros)).unwrap();
         assert_eq!((latency.count, latency.max_us.round()), (100, 100.0));
-        assert!((latency.p50_us - 51.0).abs() < 1.1 && (latency.p99_us - 99.0).abs() < 1.1, "{latency:?}");
+        assert!(
+            (latency.p50_us - 51.0).abs() < 1.1 && (latency.p99_us - 99.0).abs() < 1.1,
+            "{latency:?}"
+        );
         assert!((latency.bins.iter().map(|bin| bin.share).sum::<f64>() - 1.0).abs() < 1e-9);
-        assert!(latency.bins.windows(2).all(|pair| pair[0].from_us < pair[1].from_us));
+        assert!(
+            latency
+                .bins
+                .windows(2)
+                .all(|pair| pair[0].from_us < pair[1].from_us)
+        );
         assert!(Latency::of([]).is_none());
-        // The same grid for everything that is measured.
-        for bin in latency.bins.iter().chain(&Latency::of([Duration::from_nanos(123_457)]).unwrap().bins) {
+        // All measurements have one grid.
+        for bin in latency
+            .bins
+            .iter()
+            .chain(&Latency::of([Duration::from_nanos(123_457)]).unwrap().bins)
+        {
             let place = bin.from_us.log10() * BINS_PER_DECADE;
             assert!((place - place.round()).abs() < 1e-9, "{bin:?}");
         }

@@ -11,16 +11,16 @@ use tokio::task::spawn_blocking;
 
 use crate::subject::Subject;
 
-/// What the process prints when it holds the lock.
+/// The process prints this when it holds the lock.
 const HELD: &str = "held";
-/// How long a holder may take to acquire the lock.
+/// The time limit for a holder to acquire the lock.
 const START_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What a process does that [`Subject::killed_as`] starts: holds the lock until it is killed, says so on its standard output,
-/// and ends by itself when its standard input does, so that it never outlives the process that started it.
+/// The work of a process that [`Subject::killed_as`] starts: it holds the lock until it is killed and reports that on its standard
+/// output. It ends when its standard input does, so it never outlives the process that started it.
 ///
 /// # Errors
-/// What the store says.
+/// The store's error.
 pub async fn hold_until_killed(store: &Store, name: &str, lease: Duration) -> Result<()> {
     let guard = store.lock(name).ttl(lease).acquire().await?;
     let mut stdout = io::stdout();
@@ -58,9 +58,16 @@ impl Holder {
     }
 
     async fn process(mut command: Command) -> Result<Holder> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = guard(command.spawn().map_err(|e| failed(&e.to_string()))?, end as fn(Child));
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = guard(
+            command.spawn().map_err(|e| failed(&e.to_string()))?,
+            end as fn(Child),
+        );
+        let stdout = child.stdout.take();
+        let stderr = child.stderr.take();
         // It ends with the process, if that is ended before it has said anything.
         let said = spawn_blocking(move || -> io::Result<Option<String>> {
             let mut said = String::new();
@@ -82,8 +89,10 @@ impl Holder {
     }
 
     async fn client(subject: Subject, name: String, lease: Duration) -> Result<Holder> {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| failed(&e.to_string()))?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|e| failed(&e.to_string()))?;
         let (kill, killed) = oneshot::channel::<()>();
         let (held, holds) = oneshot::channel();
         std::thread::spawn(move || {
@@ -123,5 +132,8 @@ fn end(mut child: Child) {
 }
 
 fn failed(why: &str) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("the holder that was to be killed could not be started: {why}"))
+    Error::new(
+        ErrorKind::Unavailable,
+        format!("the holder that was to be killed could not be started: {why}"),
+    )
 }

@@ -1,4 +1,4 @@
-//! What was measured, as data: what the table, the JSON and the page are made of.
+//! The measurements as data, from which the table, the JSON and the page are made.
 
 use std::collections::BTreeSet;
 
@@ -19,9 +19,9 @@ pub struct Report {
     pub version: &'static str,
     /// When it began, in seconds since 1970.
     pub unix_time: u64,
-    /// How many processors this process could use.
+    /// The number of processors that this process could use.
     pub processors: usize,
-    /// What was asked for.
+    /// The settings of the run.
     pub settings: Settings,
     /// The stores, in the order in which they were given.
     pub stores: Vec<Measured>,
@@ -36,7 +36,7 @@ pub struct Report {
 #[error("{address}: {error}")]
 #[non_exhaustive]
 pub struct Unreachable {
-    /// What is shown of its URL.
+    /// The URL without credentials.
     pub address: String,
     /// Why.
     pub error: String,
@@ -50,21 +50,24 @@ impl Unreachable {
             text.push_str(&format!(": {e}"));
             cause = e.source();
         }
-        Unreachable { address: address.to_owned(), error: text }
+        Unreachable {
+            address: address.to_owned(),
+            error: text,
+        }
     }
 }
 
-/// What was measured of one store.
+/// The measurements of one store.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Measured {
     /// A short name, unique in the report: the store's kind, numbered if there are several.
     pub label: String,
-    /// What is shown of its URL.
+    /// The URL without credentials.
     pub address: String,
     /// Which clients its locks exclude from each other.
     pub reach: Reach,
-    /// What the store says of itself.
+    /// The guarantees of the store.
     pub promises: Promises,
     /// The yardstick: `inspect` of a name that is not in use, which is the cheapest request of each store.
     pub round_trip: Latency,
@@ -76,7 +79,7 @@ pub struct Measured {
     pub renewal: Option<Renewal>,
     /// Killed holders.
     pub recovery: Option<Recovery>,
-    /// What could not be measured.
+    /// The workloads that failed.
     pub failures: Vec<Failure>,
 }
 
@@ -101,7 +104,7 @@ impl Order {
 
     /// The orders that a store offers.
     pub(crate) fn offered(guarantees: &Guarantees) -> &'static [Order] {
-        match guarantees.fairness {
+        match guarantees.fairness() {
             Fairness::None => &[Order::Fast],
             _ => &[Order::Fair, Order::Fast],
         }
@@ -132,11 +135,11 @@ pub struct Uncontended {
 pub struct Contended {
     /// In which order they were served.
     pub order: Order,
-    /// How many they were.
+    /// The number of waiters.
     pub waiters: usize,
     /// Over how many clients they were spread.
     pub clients: usize,
-    /// How often the lock was acquired in a second.
+    /// The number of acquires per second.
     pub per_second: f64,
     /// Which part of the turns went to another waiter than the last.
     pub switches: f64,
@@ -148,11 +151,11 @@ pub struct Contended {
     pub wait: Latency,
     /// Jain's index over the turns that each waiter got: 1 is the same for all.
     pub jain: f64,
-    /// What it takes to serve each waiter once, in microseconds: the longest wait in a perfect queue.
+    /// The time to serve each waiter once, in microseconds: the longest wait in a perfect queue.
     pub everybody_once_us: f64,
     /// The longest wait, as a multiple of that.
     pub longest_wait_shares: f64,
-    /// How often two were inside at once. It must be zero.
+    /// The number of times that two were inside at once. It must be zero.
     pub overlaps: usize,
 }
 
@@ -164,29 +167,29 @@ pub struct Renewal {
     pub locks: usize,
     /// The lease that was asked for, in milliseconds.
     pub lease_ms: u64,
-    /// How long it took to acquire all of them, 32 at a time, in milliseconds.
+    /// The time to acquire all of them, 32 at a time, in milliseconds.
     pub taken_ms: u64,
-    /// How long it took to release all of them, 32 at a time, in milliseconds.
+    /// The time to release all of them, 32 at a time, in milliseconds.
     pub given_back_ms: u64,
     /// For how long they were watched, in milliseconds.
     pub watched_ms: u64,
     /// Processor time of this process meanwhile, in milliseconds per second.
     pub cpu_ms_per_second: f64,
-    /// How often the client asked its store to renew, whatever the store made of it.
+    /// The number of calls by which the client asked its store to renew, however many requests they were.
     pub batches: usize,
-    /// How long one of these took, and how many locks it was about.
+    /// The latency of one of these calls.
     pub batch: Option<Latency>,
     /// The mean number of locks in a batch.
     pub locks_per_batch: f64,
-    /// How many locks were lost meanwhile. It should be zero.
+    /// The number of locks that were lost meanwhile. It should be zero.
     pub lost: usize,
 }
 
-/// How long a waiter waits for the lock of a holder that was killed.
+/// The time that a waiter waits for the lock of a killed holder.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Recovery {
-    /// What was killed: a process, or a client inside of this one.
+    /// The victim: a process, or a client inside of this one.
     pub killed: &'static str,
     /// The lease that was asked for, in milliseconds.
     pub asked_ms: u64,
@@ -239,18 +242,26 @@ impl Measured {
         self.uncontended.iter().find(|u| u.order == order)
     }
 
-    /// So many waiters in this order.
+    /// The run with this number of waiters in this order.
     pub fn with(&self, order: Order, waiters: usize) -> Option<&Contended> {
-        self.contended.iter().find(|c| c.order == order && c.waiters == waiters)
+        self.contended
+            .iter()
+            .find(|c| c.order == order && c.waiters == waiters)
     }
 
     /// The orders that were measured.
     pub fn orders(&self) -> impl Iterator<Item = Order> {
-        [Order::Fair, Order::Fast].into_iter().filter(|order| self.alone(*order).is_some())
+        [Order::Fair, Order::Fast]
+            .into_iter()
+            .filter(|order| self.alone(*order).is_some())
     }
 }
 
 /// The numbers of waiters that were measured, in their order.
 pub(crate) fn sizes(stores: &[Measured]) -> BTreeSet<usize> {
-    stores.iter().flat_map(|m| &m.contended).map(|c| c.waiters).collect()
+    stores
+        .iter()
+        .flat_map(|m| &m.contended)
+        .map(|c| c.waiters)
+        .collect()
 }

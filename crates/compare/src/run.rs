@@ -10,7 +10,7 @@ use crate::settings::Settings;
 use crate::subject::Subject;
 use crate::workloads;
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Progress<'a> {
@@ -18,7 +18,7 @@ pub struct Progress<'a> {
     pub done: f64,
     /// The store that is worked on.
     pub store: &'a str,
-    /// What is measured now.
+    /// The current workload.
     pub workload: &'a str,
 }
 
@@ -37,14 +37,24 @@ pub struct Progress<'a> {
 ///
 /// # Cancel safety
 /// Dropped midway, locks are given back in the background, and killed holders end.
-pub async fn compare(subjects: &[Subject], settings: &Settings, progress: impl Fn(Progress<'_>)) -> Result<Report> {
+pub async fn compare(
+    subjects: &[Subject],
+    settings: &Settings,
+    progress: impl Fn(Progress<'_>),
+) -> Result<Report> {
     if subjects.is_empty() {
-        return Err(Error::new(ErrorKind::Invalid, "nothing to compare: name at least one store"));
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            "nothing to compare: name at least one store",
+        ));
     }
     #[allow(clippy::disallowed_methods, reason = "a date for people")]
-    let unix_time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let unix_time = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs());
     let namespace = format!("leasehold-compare-{:016x}", fastrand::u64(..));
-    let (mut reached, mut failed) = (Vec::new(), Vec::new());
+    let mut reached = Vec::new();
+    let mut failed = Vec::new();
     for subject in subjects {
         match clients(subject, settings, &namespace).await {
             Ok(clients) => reached.push((subject, clients)),
@@ -56,7 +66,11 @@ pub async fn compare(subjects: &[Subject], settings: &Settings, progress: impl F
     }
     let labels = labels(&reached);
     let plan = |clients: &[Store]| expected(&clients[0], settings);
-    let mut bar = Bar { progress: &progress, done: Duration::ZERO, total: Duration::ZERO };
+    let mut bar = Bar {
+        progress: &progress,
+        done: Duration::ZERO,
+        total: Duration::ZERO,
+    };
     bar.total = reached.iter().map(|(_, clients)| plan(clients)).sum();
     let mut stores = Vec::new();
     for ((subject, clients), label) in reached.into_iter().zip(labels) {
@@ -73,7 +87,12 @@ pub async fn compare(subjects: &[Subject], settings: &Settings, progress: impl F
     bar.show("", "done");
     match failed.first() {
         Some((kind, first)) if stores.is_empty() => Err(Error::new(*kind, first.to_string())),
-        _ => Ok(Report::new(settings, unix_time, stores, failed.into_iter().map(|(_, store)| store).collect())),
+        _ => Ok(Report::new(
+            settings,
+            unix_time,
+            stores,
+            failed.into_iter().map(|(_, store)| store).collect(),
+        )),
     }
 }
 
@@ -87,26 +106,33 @@ async fn clients(subject: &Subject, settings: &Settings, namespace: &str) -> Res
 
 /// The kinds of the stores, numbered where one kind is there more than once.
 fn labels(reached: &[(&Subject, Vec<Store>)]) -> Vec<String> {
-    let kinds: Vec<&str> = reached.iter().map(|(_, clients)| clients[0].guarantees().store).collect();
+    let kinds: Vec<&str> = reached
+        .iter()
+        .map(|(_, clients)| clients[0].guarantees().store())
+        .collect();
     let mut seen: HashMap<&str, usize> = HashMap::new();
     let label = |kind: &&'static str| {
         let number = seen.entry(kind).and_modify(|n| *n += 1).or_insert(1);
         let several = kinds.iter().filter(|other| *other == kind).count() > 1;
-        if several { format!("{kind} {number}") } else { (*kind).to_owned() }
+        if several {
+            format!("{kind} {number}")
+        } else {
+            (*kind).to_owned()
+        }
     };
     kinds.iter().map(label).collect()
 }
 
-/// How long one store will take, about.
+/// The approximate time for one store.
 fn expected(store: &Store, settings: &Settings) -> Duration {
     let guarantees = store.guarantees();
     let orders = u32::try_from(Order::offered(&guarantees).len()).unwrap_or(1);
     let sizes = u32::try_from(settings.waiters.len()).unwrap_or(1);
-    let lease = settings.lease.max(guarantees.min_ttl);
-    (settings.alone + settings.contended * sizes) * orders + lease * 5 + guarantees.recovery
+    let lease = settings.lease.max(guarantees.min_ttl());
+    (settings.alone + settings.contended * sizes) * orders + lease * 5 + guarantees.recovery()
 }
 
-/// How far the whole run is.
+/// The progress of the whole run.
 struct Bar<'a> {
     progress: &'a dyn Fn(Progress<'_>),
     done: Duration,
@@ -116,7 +142,11 @@ struct Bar<'a> {
 impl Bar<'_> {
     fn show(&self, store: &str, workload: &str) {
         let done = self.done.as_secs_f64() / self.total.as_secs_f64().max(1e-3);
-        (self.progress)(Progress { done: done.min(1.0), store, workload });
+        (self.progress)(Progress {
+            done: done.min(1.0),
+            store,
+            workload,
+        });
     }
 }
 
@@ -134,11 +164,19 @@ async fn measure(
     let orders = Order::offered(&guarantees);
     bar.show(&label, "round trip");
     let mut round_trips = workloads::round_trips(store).await?;
-    let mut steps = Steps { label: &label, bar, failures: Vec::new() };
+    let mut steps = Steps {
+        label: &label,
+        bar,
+        failures: Vec::new(),
+    };
     let mut uncontended = Vec::new();
     for &order in orders {
         let work = workloads::alone(store, order, settings.alone);
-        uncontended.extend(steps.take(format!("alone, {}", order.word()), settings.alone, work).await);
+        uncontended.extend(
+            steps
+                .take(format!("alone, {}", order.word()), settings.alone, work)
+                .await,
+        );
     }
     let mut contended = Vec::new();
     for &order in orders {
@@ -148,16 +186,24 @@ async fn measure(
             contended.extend(steps.take(what, settings.contended, work).await);
         }
     }
-    let lease = settings.lease.max(guarantees.min_ttl);
+    let lease = settings.lease.max(guarantees.min_ttl());
     let mut renewal = None;
     if settings.locks > 0 {
         let work = workloads::renewal(subject, namespace, settings.locks, settings.lease);
-        renewal = steps.take(format!("{} locks renewed", settings.locks), lease * 3, work).await;
+        renewal = steps
+            .take(format!("{} locks renewed", settings.locks), lease * 3, work)
+            .await;
     }
     let mut recovery = None;
     if settings.kills > 0 {
         let work = workloads::recovery(subject, store, namespace, settings.kills, settings.lease);
-        recovery = steps.take("killed holders".into(), lease * 2 + guarantees.recovery, work).await;
+        recovery = steps
+            .take(
+                "killed holders".into(),
+                lease * 2 + guarantees.recovery(),
+                work,
+            )
+            .await;
     }
     let failures = steps.failures;
     round_trips.extend(workloads::round_trips(store).await.unwrap_or_default());

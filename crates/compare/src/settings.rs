@@ -1,10 +1,10 @@
-//! How long and how much is measured.
+//! The durations and sizes of the workloads.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// How long and how much is measured. The default takes about half a minute for each store.
+/// The durations and sizes of the workloads. The default takes about half a minute for each store.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Settings {
@@ -12,13 +12,13 @@ pub struct Settings {
     pub alone: Duration,
     /// For how long each number of waiters competes.
     pub contended: Duration,
-    /// How many waiters compete, one number after the other.
+    /// The numbers of competing waiters, run one after the other.
     pub waiters: Vec<usize>,
     /// Over how many clients, as over so many processes, the waiters are spread.
     pub clients: usize,
-    /// How many locks are held and renewed at once.
+    /// The number of locks that are held and renewed at once.
     pub locks: usize,
-    /// How many holders are killed.
+    /// The number of holders that are killed.
     pub kills: usize,
     /// The lease of holders that are killed, and of the locks that are renewed; longer where the store's shortest is.
     pub lease: Duration,

@@ -1,12 +1,12 @@
-//! What is compared: a store by its URL, and how to start a holder that can be killed.
+//! The subject of a comparison: a store by its URL, and a way to start a holder that can be killed.
 
 use std::fmt;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold::backend::Backend;
 use leasehold::memory::Memory;
-use leasehold::seam::Backend;
 use leasehold::{Result, Store};
 use serde::Serialize;
 
@@ -29,7 +29,7 @@ pub enum Reach {
 pub struct Subject {
     url: String,
     address: String,
-    /// What the clients of `memory://` share.
+    /// The store that the clients of `memory://` share.
     memory: Option<Memory>,
     holder: Option<Arc<Holder>>,
 }
@@ -42,19 +42,27 @@ impl Subject {
     pub fn at(url: &str, address: impl Into<String>) -> Subject {
         let url = url.trim().to_owned();
         let memory = (url == "memory://").then(Memory::new);
-        Subject { url, address: address.into(), memory, holder: None }
+        Subject {
+            url,
+            address: address.into(),
+            memory,
+            holder: None,
+        }
     }
 
-    /// How to start a process that holds the lock of this full name with this lease, as
+    /// Sets the function that starts a process which holds the lock of this full name with this lease, as
     /// [`hold_until_killed`](crate::hold_until_killed) does. Without it the killed holder is a client of this process whose
     /// runtime is shut down, which leaves its sockets open where its store keeps them elsewhere.
     #[must_use]
-    pub fn killed_as(mut self, holder: impl Fn(&str, Duration) -> Command + Send + Sync + 'static) -> Subject {
+    pub fn killed_as(
+        mut self,
+        holder: impl Fn(&str, Duration) -> Command + Send + Sync + 'static,
+    ) -> Subject {
         self.holder = Some(Arc::new(holder));
         self
     }
 
-    /// What is shown of it.
+    /// The URL without credentials.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -75,7 +83,7 @@ impl Subject {
     pub(crate) async fn backend(&self) -> Result<Arc<dyn Backend>> {
         match &self.memory {
             Some(memory) => Ok(Arc::new(memory.another_client())),
-            None => Ok(Arc::from(leasehold::connect_backend(&self.url).await?)),
+            None => leasehold::connect(&self.url).backend().await,
         }
     }
 

@@ -27,7 +27,12 @@ const NONE: &str = "–";
 /// All rows that some store has a number for.
 pub(crate) fn groups(stores: &[Measured]) -> Vec<Group> {
     let all = [
-        ("Yardstick", vec![row(stores, "one round trip, median", |m| Some(us(m.round_trip.p50_us)))]),
+        (
+            "Yardstick",
+            vec![row(stores, "one round trip, median", |m| {
+                Some(us(m.round_trip.p50_us))
+            })],
+        ),
         ("Fair", of_order(stores, Order::Fair)),
         ("Fast", of_order(stores, Order::Fast)),
         ("Many locks held", of_renewal(stores)),
@@ -43,31 +48,53 @@ pub(crate) fn groups(stores: &[Measured]) -> Vec<Group> {
 
 fn of_order(stores: &[Measured], order: Order) -> Vec<Row> {
     let mut rows = vec![
-        row(stores, "alone: acquire and release", |m| Some(us(m.alone(order)?.cycle.p50_us))),
-        row(stores, "… in round trips", |m| Some(times(m.alone(order)?.round_trips))),
-        row(stores, "… 99 of 100 within", |m| Some(us(m.alone(order)?.cycle.p99_us))),
+        row(stores, "alone: acquire and release", |m| {
+            Some(us(m.alone(order)?.cycle.p50_us))
+        }),
+        row(stores, "… in round trips", |m| {
+            Some(times(m.alone(order)?.round_trips))
+        }),
+        row(stores, "… 99 of 100 within", |m| {
+            Some(us(m.alone(order)?.cycle.p99_us))
+        }),
     ];
     let sizes = sizes(stores);
     let each = |title: &str, shown: fn(&Contended) -> Option<String>| -> Vec<Row> {
-        let row = |n| row(stores, &format!("{n} waiters: {title}"), |m| m.with(order, n).and_then(shown));
+        let row = |n| {
+            row(stores, &format!("{n} waiters: {title}"), |m| {
+                m.with(order, n).and_then(shown)
+            })
+        };
         sizes.iter().copied().map(row).collect()
     };
     rows.extend(each("turns in a second", |c| Some(rate(c.per_second))));
-    rows.extend(each("hand-over, median", |c| Some(us(c.hand_over.as_ref()?.p50_us))));
-    rows.extend(each("hand-over in round trips", |c| c.round_trips.map(times)));
+    rows.extend(each("hand-over, median", |c| {
+        Some(us(c.hand_over.as_ref()?.p50_us))
+    }));
+    rows.extend(each("hand-over in round trips", |c| {
+        c.round_trips.map(times)
+    }));
     rows.extend(each("longest wait", |c| Some(us(c.wait.max_us))));
-    rows.extend(each("longest wait in fair shares", |c| Some(digits(c.longest_wait_shares))));
+    rows.extend(each("longest wait in fair shares", |c| {
+        Some(digits(c.longest_wait_shares))
+    }));
     rows.extend(each("Jain's index", |c| Some(format!("{:.3}", c.jain))));
-    rows.extend(each("TWO INSIDE AT ONCE", |c| (c.overlaps > 0).then(|| c.overlaps.to_string())));
+    rows.extend(each("TWO INSIDE AT ONCE", |c| {
+        (c.overlaps > 0).then(|| c.overlaps.to_string())
+    }));
     rows
 }
 
 fn of_renewal(stores: &[Measured]) -> Vec<Row> {
-    let row = |title, shown: fn(&Renewal) -> Option<String>| row(stores, title, |m| shown(m.renewal.as_ref()?));
+    let row = |title, shown: fn(&Renewal) -> Option<String>| {
+        row(stores, title, |m| shown(m.renewal.as_ref()?))
+    };
     vec![
         row("locks", |r| Some(r.locks.to_string())),
         row("lease", |r| Some(ms(r.lease_ms))),
-        row("processor time in a second", |r| Some(us(r.cpu_ms_per_second * 1e3))),
+        row("processor time in a second", |r| {
+            Some(us(r.cpu_ms_per_second * 1e3))
+        }),
         row("locks in a batch", |r| Some(digits(r.locks_per_batch))),
         row("one batch, median", |r| Some(us(r.batch.as_ref()?.p50_us))),
         row("acquiring all", |r| Some(ms(r.taken_ms))),
@@ -83,7 +110,9 @@ fn of_recovery(stores: &[Measured]) -> Vec<Row> {
             let waits = &m.recovery.as_ref()?.waits_ms;
             waits.get(waits.len() / 2).map(|wait| ms(*wait))
         }),
-        row(stores, "… longest", |m| m.recovery.as_ref()?.waits_ms.last().map(|wait| ms(*wait))),
+        row(stores, "… longest", |m| {
+            m.recovery.as_ref()?.waits_ms.last().map(|wait| ms(*wait))
+        }),
     ]
 }
 
@@ -101,23 +130,43 @@ fn of_promises(stores: &[Measured]) -> Vec<Row> {
     vec![
         row(stores, "locks among", |m| Some(reach(m).into())),
         row(stores, "tokens rise", |m| Some(tokens(m).into())),
-        row(stores, "order of service", |m| Some(m.promises.fairness.into())),
-        row(stores, "wake-up", |m| Some(if m.promises.pushed_wake { "pushed".into() } else { "polled".into() })),
-        row(stores, "shortest lease", |m| Some(ms(m.promises.min_ttl_ms))),
-        row(stores, "freed late by up to", |m| Some(ms(m.promises.recovery_ms))),
+        row(stores, "order of service", |m| {
+            Some(m.promises.fairness.into())
+        }),
+        row(stores, "wake-up", |m| {
+            Some(if m.promises.pushed_wake {
+                "pushed".into()
+            } else {
+                "polled".into()
+            })
+        }),
+        row(stores, "shortest lease", |m| {
+            Some(ms(m.promises.min_ttl_ms))
+        }),
+        row(stores, "freed late by up to", |m| {
+            Some(ms(m.promises.recovery_ms))
+        }),
     ]
 }
 
 fn row(stores: &[Measured], title: &str, shown: impl Fn(&Measured) -> Option<String>) -> Row {
-    let cells = stores.iter().map(|m| shown(m).unwrap_or_else(|| NONE.to_owned())).collect();
-    Row { title: title.to_owned(), cells }
+    let cells = stores
+        .iter()
+        .map(|m| shown(m).unwrap_or_else(|| NONE.to_owned()))
+        .collect();
+    Row {
+        title: title.to_owned(),
+        cells,
+    }
 }
 
 impl Report {
     /// The report for a terminal: the advice, and all numbers.
     pub fn table(&self) -> String {
         let mut table = Table::new();
-        table.load_style(NOTHING).set_header(iter::once("").chain(self.stores.iter().map(|m| &*m.label)));
+        table
+            .load_style(NOTHING)
+            .set_header(iter::once("").chain(self.stores.iter().map(|m| &*m.label)));
         for group in groups(&self.stores) {
             table.add_row([group.title]);
             for Row { title, cells } in group.rows {
@@ -126,7 +175,11 @@ impl Report {
         }
         for (at, column) in table.column_iter_mut().enumerate() {
             column.set_padding((0, 2));
-            column.set_cell_alignment(if at == 0 { CellAlignment::Left } else { CellAlignment::Right });
+            column.set_cell_alignment(if at == 0 {
+                CellAlignment::Left
+            } else {
+                CellAlignment::Right
+            });
         }
         let mut text = table.trim_fmt() + "\n";
         if self.settings.glance {
@@ -137,7 +190,10 @@ impl Report {
         }
         for m in &self.stores {
             for failure in &m.failures {
-                text += &format!("\nnot measured on {}: {}: {}\n", m.label, failure.workload, failure.error);
+                text += &format!(
+                    "\nnot measured on {}: {}: {}\n",
+                    m.label, failure.workload, failure.error
+                );
             }
         }
         text

@@ -4,6 +4,10 @@ use std::time::Duration;
 
 /// A duration given in microseconds.
 pub(crate) fn us(us: f64) -> String {
+    if us == 0.0 {
+        // Less than what it was measured with can see.
+        return "0".to_owned();
+    }
     let (value, unit) = match us {
         _ if us < 1.0 => (us * 1000.0, "ns"),
         _ if us < 1000.0 => (us, "µs"),
@@ -23,7 +27,7 @@ pub(crate) fn millis(d: Duration) -> u64 {
     u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// How often in a second.
+/// A rate per second, as text.
 pub(crate) fn rate(per_second: f64) -> String {
     match per_second {
         _ if per_second >= 1e6 => format!("{} M", digits(per_second / 1e6)),
@@ -34,7 +38,11 @@ pub(crate) fn rate(per_second: f64) -> String {
 
 /// A factor.
 pub(crate) fn times(factor: f64) -> String {
-    if factor.is_finite() { format!("{} ×", digits(factor)) } else { "–".to_owned() }
+    if factor.is_finite() {
+        format!("{} ×", digits(factor))
+    } else {
+        "–".to_owned()
+    }
 }
 
 /// Two or three digits that matter.
@@ -52,9 +60,25 @@ mod tests {
 
     #[test]
     fn people_read_them() {
-        let shown = [us(0.25), us(47.3), us(999.0), us(1234.0), us(2.5e6), ms(4000)];
-        assert_eq!(shown, ["250 ns", "47.3 µs", "999 µs", "1.23 ms", "2.50 s", "4.00 s"]);
-        assert_eq!([rate(950.0), rate(9300.0), rate(93_000.0), rate(1.2e6)], ["950", "9300", "93 k", "1.20 M"]);
+        let shown = [
+            us(0.0),
+            us(0.25),
+            us(47.3),
+            us(999.0),
+            us(1234.0),
+            us(2.5e6),
+            ms(4000),
+        ];
+        assert_eq!(
+            shown,
+            [
+                "0", "250 ns", "47.3 µs", "999 µs", "1.23 ms", "2.50 s", "4.00 s"
+            ]
+        );
+        assert_eq!(
+            [rate(950.0), rate(9300.0), rate(93_000.0), rate(1.2e6)],
+            ["950", "9300", "93 k", "1.20 M"]
+        );
         assert_eq!([times(1.5), times(f64::NAN)], ["1.50 ×", "–"]);
     }
 }

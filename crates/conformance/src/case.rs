@@ -4,8 +4,9 @@ use std::future::Future;
 use std::pin::Pin;
 
 use crate::cases::{
-    at_once, cancel, cost, downgrade, election, exclusion, fence, floor, holding, hygiene, input, lease, loss, modes,
-    multi, names, permits, programs, reentry, scale, shared, token, waiting,
+    at_once, cancel, cost, downgrade, election, exclusion, fence, floor, holding, hygiene, input,
+    lease, loss, modes, multi, names, permits, programs, reentry, runtimes, scale, shared, token,
+    waiting,
 };
 use crate::context::{TestContext, Variant};
 use crate::harness::Need;
@@ -15,13 +16,13 @@ use crate::harness::Need;
 pub struct Case {
     /// Group and name.
     pub name: &'static str,
-    /// The promises (P) and clauses of the seam (S) that it judges.
+    /// The promises (P) and clauses of `Backend` (S) that it judges.
     pub clauses: &'static str,
-    /// What the harness must be able to do.
+    /// The abilities that the harness must have.
     pub needs: &'static [Need],
-    /// Whether it also runs behind the faulty decorator.
+    /// True if it also runs behind the faulty decorator.
     pub with_faults: bool,
-    /// Whether it runs alone, because its load would disturb what others time.
+    /// True if it runs alone, because its load would disturb cases that measure time.
     pub alone: bool,
     pub(crate) run: fn(TestContext) -> Pin<Box<dyn Future<Output = ()> + Send>>,
 }
@@ -34,7 +35,7 @@ impl Case {
         [Some(Variant::Bare), boxed, faulty].into_iter().flatten()
     }
 
-    /// What it is called in one of them.
+    /// Returns its title in one variant.
     #[must_use]
     pub fn title(&self, variant: Variant) -> String {
         let suffix = match variant {
@@ -49,7 +50,7 @@ impl Case {
 /// `group::case: clauses, [needs], faults;` one line a case.
 macro_rules! table {
     ($($group:ident::$case:ident: $clauses:literal, [$($need:ident),*], $faults:ident;)*) => {
-        /// Every case. A store cannot pick.
+        /// All cases. A store cannot choose among them.
         pub const CASES: &[Case] = &[$(Case {
             name: concat!(stringify!($group), "/", stringify!($case)),
             clauses: $clauses,
@@ -111,6 +112,8 @@ table! {
     waiting::fast_never_passes_fair: "P6 S5", [Fair], clean;
     waiting::survives_a_dead_holder: "P5", [], clean;
     waiting::ends_at_its_deadline: "P8", [], faulty;
+    waiting::names_the_holder_at_its_deadline: "P8", [Fair], clean;
+    waiting::does_not_count_itself: "P8", [Fair], clean;
     waiting::that_gives_up_harms_no_other: "P4 P5", [], faulty;
     waiting::keeps_its_place: "P5 P6 S4", [Fair], clean;
     waiting::is_in_order_after_a_death: "P5 P6 S4", [Fair], clean;
@@ -172,6 +175,10 @@ table! {
     cancel::a_guard_frees_by_drop: "P4", [], faulty;
     cancel::many_guards_at_once: "P4 P9", [], faulty;
     cancel::outside_of_any_runtime: "P4", [], clean;
+
+    runtimes::another_goes_on_after_an_end: "P5", [], clean;
+    runtimes::another_goes_on_beside_one_not_driven: "P5", [], clean;
+    runtimes::another_goes_on_beside_a_blocked_one: "P5", [], clean;
 
     names::do_not_interact: "P10 S8", [], clean;
     names::are_long: "P10 S8", [], clean;

@@ -1,12 +1,14 @@
 //! Decorators of a backend that misbehave on purpose, between core and the store.
 
+use leasehold_core::backend::TokenFloor;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::seam::{
-    Backend, Claim, Claimed, ClaimedAll, Clock, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
+use leasehold_core::backend::{
+    Backend, Claim, Claimed, ClaimedAll, Clock, LeaseRef, Notifier, Place, Renewal, Subscription,
+    async_trait,
 };
 use leasehold_core::{Error, ErrorKind, FencingToken, Guarantees, LockQueue, Name, Result};
 use tokio::sync::watch;
@@ -17,7 +19,8 @@ pub struct Faults(Arc<Settings>);
 
 #[derive(Debug, Default)]
 struct Settings {
-    /// In a thousand requests, how many are lost before, and after, the store has seen them.
+    /// The number of requests in a thousand that are lost before the store has seen them;
+    /// `unanswered` is the number lost after that.
     lost: AtomicU32,
     unanswered: AtomicU32,
     /// The longest delay, in milliseconds.
@@ -29,7 +32,7 @@ struct Settings {
     lose_notifications: AtomicBool,
     /// Claims that the store has answered are held back while this is set.
     hold_claim_replies: watch::Sender<bool>,
-    /// What the store was asked to renew, in order.
+    /// The leases that the store was asked to renew, in order.
     renewed: Mutex<Vec<LeaseRef>>,
 }
 
@@ -68,19 +71,25 @@ impl Faults {
         self.0.hold_claim_replies.send_replace(on);
     }
 
-    /// What the store was asked to renew so far, in order.
+    /// The leases that the store was asked to renew so far, in order.
     pub fn renewed(&self) -> Vec<LeaseRef> {
-        self.0.renewed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .renewed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
-    /// No notification is heard. Must be said before a store is made of the backend.
+    /// No notification is heard. It must be called before a store is made of the backend.
     pub fn lose_notifications(&self) {
         self.0.lose_notifications.store(true, Ordering::Relaxed);
     }
 }
 
 fn take(counter: &AtomicU32) -> bool {
-    counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
+    counter
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
+        .is_ok()
 }
 
 /// A backend with some [`Faults`].
@@ -93,29 +102,49 @@ pub struct Faulty {
 impl Faulty {
     /// `inner` with these faults, which follow from `seed`.
     pub fn new(inner: Arc<dyn Backend>, faults: Faults, seed: u64) -> Faulty {
-        Faulty { inner, faults, random: Mutex::new(fastrand::Rng::with_seed(seed)) }
+        Faulty {
+            inner,
+            faults,
+            random: Mutex::new(fastrand::Rng::with_seed(seed)),
+        }
     }
 
     fn roll(&self, in_a_thousand: &AtomicU32) -> bool {
         let n = in_a_thousand.load(Ordering::Relaxed);
-        n > 0 && self.random.lock().unwrap_or_else(PoisonError::into_inner).u32(0..1000) < n
+        n > 0
+            && self
+                .random
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .u32(0..1000)
+                < n
     }
 
     async fn before(&self) -> Result<()> {
         let most = self.faults.0.delay.load(Ordering::Relaxed);
         if most > 0 {
-            let delay = self.random.lock().unwrap_or_else(PoisonError::into_inner).u32(0..=most);
+            let delay = self
+                .random
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .u32(0..=most);
             tokio::time::sleep(Duration::from_millis(delay.into())).await;
         }
         if self.roll(&self.faults.0.lost) {
-            return Err(Error::new(ErrorKind::Unavailable, "lost on the way, by the suite"));
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "lost on the way, by the suite",
+            ));
         }
         Ok(())
     }
 
     fn after<T>(&self, answer: Result<T>, lose: bool) -> Result<T> {
         if lose || self.roll(&self.faults.0.unanswered) {
-            return Err(Error::new(ErrorKind::Ambiguous, "answer lost, by the suite"));
+            return Err(Error::new(
+                ErrorKind::Ambiguous,
+                "answer lost, by the suite",
+            ));
         }
         answer
     }
@@ -134,7 +163,14 @@ impl Backend for Faulty {
         self.before().await?;
         let answer = self.inner.claim(claim).await;
         // The sender is ours, so the wait cannot fail.
-        drop(self.faults.0.hold_claim_replies.subscribe().wait_for(|held| !held).await);
+        drop(
+            self.faults
+                .0
+                .hold_claim_replies
+                .subscribe()
+                .wait_for(|held| !held)
+                .await,
+        );
         self.after(answer, take(&self.faults.0.lose_claim_replies))
     }
 
@@ -152,7 +188,12 @@ impl Backend for Faulty {
             return Err(Error::new(ErrorKind::Unavailable, "refused, by the suite"));
         }
         self.before().await?;
-        self.faults.0.renewed.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(leases);
+        self.faults
+            .0
+            .renewed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend_from_slice(leases);
         let answer = self.inner.renew(leases).await;
         self.after(answer, false)
     }
@@ -167,7 +208,12 @@ impl Backend for Faulty {
         self.after(answer, take(&self.faults.0.lose_release_replies))
     }
 
-    async fn release_after(&self, claim: &Claim, place: Option<&Place>, rest: Duration) -> Result<()> {
+    async fn release_after(
+        &self,
+        claim: &Claim,
+        place: Option<&Place>,
+        rest: Duration,
+    ) -> Result<()> {
         self.before().await?;
         let answer = self.inner.release_after(claim, place, rest).await;
         self.after(answer, take(&self.faults.0.lose_release_replies))
@@ -185,20 +231,18 @@ impl Backend for Faulty {
         self.inner.evict(name, token).await
     }
 
-    async fn mark(&self) -> Result<FencingToken> {
-        self.inner.mark().await
-    }
-
-    async fn raise(&self, number: FencingToken) -> Result<()> {
-        self.inner.raise(number).await
-    }
-
     fn guarantees(&self) -> Guarantees {
         self.inner.guarantees()
     }
 
+    fn token_floor(&self) -> Option<&dyn TokenFloor> {
+        self.inner.token_floor()
+    }
+
     fn notifier(&self) -> Option<&Notifier> {
-        self.inner.notifier().filter(|_| !self.faults.0.lose_notifications.load(Ordering::Relaxed))
+        self.inner
+            .notifier()
+            .filter(|_| !self.faults.0.lose_notifications.load(Ordering::Relaxed))
     }
 
     fn observe(&self, name: &Name) -> Subscription {

@@ -1,9 +1,10 @@
-//! What a store's test tells the suite: how to get a client, how long its leases are, and what can be done to its server.
+//! The interface between a store's test and the suite: clients, the length of leases, and power
+//! over the server.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, async_trait};
+use leasehold_core::backend::{Backend, async_trait};
 use leasehold_core::{Fenced, Result};
 
 /// A running store, and power over it. Methods beyond `client` are called only if [`capabilities`](Harness::capabilities) names them.
@@ -18,22 +19,22 @@ pub trait Harness: Send + Sync + 'static {
     /// The lease that cases use: the shortest that is comfortable on a busy machine.
     fn ttl(&self) -> Duration;
 
-    /// What stands before every name that cases use.
+    /// The prefix of every name that cases use.
     fn prefix(&self) -> &str {
         ""
     }
 
-    /// What a case counted or timed, for people.
+    /// Prints a count or a time of a case, for people.
     fn tell(&self, what: &str) {
         println!("{}: {what}", self.store_name());
     }
 
-    /// How many clients the counting case uses.
+    /// The number of clients in the counting case.
     fn counters(&self) -> usize {
         10
     }
 
-    /// What this harness can do.
+    /// The abilities of this harness.
     fn capabilities(&self) -> Capabilities;
 
     /// A world of its own, for cases that disturb all others.
@@ -61,7 +62,7 @@ pub trait Harness: Send + Sync + 'static {
         unreachable!("not among the capabilities")
     }
 
-    /// Puts something at the lock's place that can be no lock.
+    /// Puts data at the lock's place that cannot be a lock.
     async fn put_junk(&self, _full_name: &str) {
         unreachable!("not among the capabilities")
     }
@@ -76,62 +77,68 @@ pub trait Harness: Send + Sync + 'static {
         unreachable!("not among the capabilities")
     }
 
-    /// How many requests clients have sent to the server so far, from the server's own counters.
+    /// The number of requests that clients have sent to the server so far, by the server's own
+    /// counters.
     async fn requests(&self) -> u64 {
         unreachable!("not among the capabilities")
     }
 
-    /// How many servers each request goes to, and is counted at.
+    /// The number of servers that each request goes to, and is counted at.
     fn servers(&self) -> u64 {
         1
     }
 
-    /// How many requests an uncontended cycle, and a hand-over under contention, may cost.
+    /// The number of requests that an uncontended cycle, and a hand-over under contention, may
+    /// cost.
     fn budget(&self) -> Budget {
         unreachable!("not among the capabilities")
     }
 
-    /// How many requests the renewal of a place may cost, once in a third of its lease, when many of one client are renewed.
+    /// The number of requests that the renewal of one place may cost, once in a third of its lease,
+    /// when many places of one client are renewed.
     fn renewals_of_a_waiter(&self) -> f64 {
         0.1
     }
 
-    /// How many keys, nodes, leases and sessions the server has, without those that end by themselves.
+    /// The number of keys, nodes, leases and sessions that the server has, without those that end
+    /// by themselves.
     async fn footprint(&self) -> u64 {
         unreachable!("not among the capabilities")
     }
 
-    /// How many keys, nodes or rows the server has, with those that end by themselves.
+    /// The number of keys, nodes or rows that the server has, with those that end by themselves.
     async fn contents(&self) -> u64 {
         unreachable!("not among the capabilities")
     }
 
-    /// How long what so many released names leave may be there, by the store's own page.
+    /// The time for which the leftovers of this number of released names may stay, by the store's
+    /// own page.
     fn forgets_within(&self, _names: usize) -> Duration {
         Duration::ZERO
     }
 
-    /// How many bytes this process has allocated and not freed.
+    /// The number of bytes that this process has allocated and not freed.
     fn heap(&self) -> usize {
         unreachable!("not among the capabilities")
     }
 
-    /// How many cycles the campaign does that looks at the heap.
+    /// The number of cycles in the campaign that measures the heap.
     fn cycles(&self) -> usize {
         100_000
     }
 }
 
-/// What a store may spend, in requests.
+/// The costs of a store, in requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// For acquire and release while no other client wants the lock: exactly.
+    /// The exact cost of acquire and release while no other client wants the lock.
     pub cycle: f64,
-    /// For acquire and release while others wait: at most, however many they are.
+    /// The greatest cost of acquire and release while any number of others wait.
     pub hand_over: f64,
-    /// The same for one or two permits of three.
+    /// The greatest cost of acquire and release of one or two permits of three while others wait.
     pub permits: f64,
-    /// What each client sends in a second without being asked for anything, heartbeats and pings, if they are counted too.
+    /// The number of requests that an idle client sends in a second, such as heartbeats and pings,
+    /// if the server counts them too.
     pub idle: f64,
 }
 
@@ -145,11 +152,12 @@ pub trait ForeignHold: Send + Sync {
 /// A resource in the store itself, fenced by the store's condition instead of by a token.
 #[async_trait]
 pub trait FencedResource: Send + Sync {
-    /// Writes in one step of the store with the check that `by` still holds; says whether it was written. `Err` if the store's
-    /// client refuses to make a condition for this hold, or does not know what became of the write.
+    /// Writes in one step of the store with the check that `by` still holds. Returns whether it was
+    /// written, or `Err` if the store's client refuses to make a condition for this hold, or does
+    /// not know whether the write was executed.
     async fn write(&self, by: &dyn Fenced) -> Result<bool>;
 
-    /// How many writes have been accepted.
+    /// The number of accepted writes.
     async fn written(&self) -> u64;
 }
 
@@ -166,9 +174,9 @@ pub trait Link: Send + Sync {
     async fn heal(&self);
 }
 
-/// What a case needs beyond clients: power over the server, which a harness names if it has it; and from
-/// [`Fair`](Need::Fair) on, what a store is expected to be able to do unless its harness says openly that it
-/// [lacks](Capabilities::lacks) it.
+/// A need of a case beyond clients. The first ones are power over the server, which a harness names
+/// if it has it. Those from [`Fair`](Need::Fair) on are abilities that a store is expected to have
+/// unless its harness states that it [lacks](Capabilities::lacks) them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Need {
     /// [`Harness::private`].
@@ -220,14 +228,28 @@ pub enum Need {
 }
 
 impl Need {
-    /// Whether every store is expected to meet it.
+    /// Returns whether every store is expected to meet it.
     fn is_expected(self) -> bool {
-        use Need::{AtomicMulti, Downgrade, Fair, Floor, MinHold, OwnEntry, Permits, Raise, Shared, Values};
-        matches!(self, Fair | Shared | Permits | Downgrade | Values | AtomicMulti | OwnEntry | MinHold | Raise | Floor)
+        use Need::{
+            AtomicMulti, Downgrade, Fair, Floor, MinHold, OwnEntry, Permits, Raise, Shared, Values,
+        };
+        matches!(
+            self,
+            Fair | Shared
+                | Permits
+                | Downgrade
+                | Values
+                | AtomicMulti
+                | OwnEntry
+                | MinHold
+                | Raise
+                | Floor
+        )
     }
 }
 
-/// What a harness can do, and its store cannot; whatever is amiss is reported with the reason.
+/// The abilities of a harness, and those that its store lacks. Each missing one is reported with
+/// the reason.
 #[derive(Clone, Debug)]
 pub struct Capabilities {
     able: Vec<Need>,
@@ -236,9 +258,14 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Able to do these to the server; `why_not` is the reason why the rest cannot be done.
+    /// The harness has these kinds of power over the server; `why_not` is the reason why it lacks
+    /// the others.
     pub fn new(able: &[Need], why_not: &'static str) -> Capabilities {
-        Capabilities { able: able.to_vec(), why_not, lacking: Vec::new() }
+        Capabilities {
+            able: able.to_vec(),
+            why_not,
+            lacking: Vec::new(),
+        }
     }
 
     /// The store cannot meet these needs, and why.
@@ -251,18 +278,25 @@ impl Capabilities {
     /// The reason why a case cannot run, if there is one.
     #[must_use]
     pub fn lack(&self, needs: &[Need]) -> Option<String> {
-        let missing: Vec<_> = needs.iter().filter_map(|need| self.why_not(*need)).collect();
+        let missing: Vec<_> = needs
+            .iter()
+            .filter_map(|need| self.why_not(*need))
+            .collect();
         (!missing.is_empty()).then(|| format!("needs {}", missing.join("; ")))
     }
 
-    /// What the store itself cannot do, and why.
+    /// The needs that the store itself cannot meet, with the reasons.
     pub(crate) fn shortcomings(&self) -> impl Iterator<Item = (Need, &'static str)> {
         self.lacking.iter().copied()
     }
 
     fn why_not(&self, need: Need) -> Option<String> {
         let unable = !need.is_expected() && !self.able.contains(&need);
-        let said = self.shortcomings().find(|(lacking, _)| *lacking == need).map(|(_, why)| why);
-        said.or_else(|| unable.then_some(self.why_not)).map(|why| format!("{need:?}: {why}"))
+        let said = self
+            .shortcomings()
+            .find(|(lacking, _)| *lacking == need)
+            .map(|(_, why)| why);
+        said.or_else(|| unable.then_some(self.why_not))
+            .map(|why| format!("{need:?}: {why}"))
     }
 }

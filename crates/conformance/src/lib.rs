@@ -1,15 +1,25 @@
-//! The conformance suite of Leasehold: one table of named cases, each citing the promise that it judges, for every store,
-//! ours or yours.
+//! The conformance suite of Leasehold: one table of named cases for every store, ours or yours.
+//! Each case cites the promise that it judges.
 //!
-//! A store's test is a [`Harness`] (how to get a client, and what can be done to the server) and one call of `main`, which is
-//! there with the feature `runner`, a default; a program that judges a server does without it, and calls [`verdicts`]. A
-//! store cannot pick its cases: what a case [needs](Need) and a harness cannot do is reported as ignored, with the reason,
-//! and counted. Each case runs bare and behind a decorator that loses replies, fails and delays ([`faulty`]).
+//! A store's test is a [`Harness`] (how to get a client, and what can be done to the server) and
+//! one call of `main`, which is there with the default feature `runner`; a program that judges a
+//! server does without it, and calls [`verdicts`]. A store cannot pick its cases: a case whose
+//! [needs](Need) a harness cannot meet is reported as ignored, with the reason, and counted. Each
+//! case runs bare and behind a decorator that loses replies, fails and delays ([`faulty`]).
 //!
-//! The promises P1–P10 are those of `docs/guarantees.md`, the clauses S1–S17 those of [`leasehold_core::seam::Backend`].
+//! The promises P1–P10 are those of `docs/guarantees.md`, the clauses S1–S17 those of
+//! [`Backend`](leasehold_core::backend::Backend) and [`TokenFloor`](leasehold_core::backend::TokenFloor).
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a suite judges by panicking")]
-#![allow(clippy::print_stdout, reason = "the matrix of what was proved is printed")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a suite judges by panicking"
+)]
+#![allow(
+    clippy::print_stdout,
+    reason = "the matrix of what was proved is printed"
+)]
 
 pub mod case;
 mod cases;
@@ -29,7 +39,7 @@ pub use context::{TestContext, Variant};
 pub use harness::{Budget, Capabilities, FencedResource, Harness, Link, Need};
 pub use run::{judge, judge_apart};
 #[cfg(feature = "runner")]
-pub use runner::main;
+pub use runner::{Setup, main, main_of};
 pub use verdict::{Outcome, Verdict, verdicts};
 
 /// Compiles the code of the recipe for a new store.

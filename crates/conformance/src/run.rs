@@ -9,23 +9,35 @@ use crate::case::Case;
 use crate::context::{TestContext, Variant};
 use crate::harness::Harness;
 
-/// A case that makes no step for so long is stuck. How long it takes in all is its machine's affair.
+/// The time without a step after which a case counts as stuck. Its whole duration is not limited,
+/// because it depends on the machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Held for reading by every case, and for writing by one that runs alone.
 static ALONE: RwLock<()> = RwLock::const_new(());
 
-/// One case against one harness: `Err` says why it failed.
-pub async fn judge(case: &'static Case, harness: Arc<dyn Harness>, variant: Variant) -> Result<(), String> {
+/// Judges one case against one harness. `Err` is the reason why it failed.
+pub async fn judge(
+    case: &'static Case,
+    harness: Arc<dyn Harness>,
+    variant: Variant,
+) -> Result<(), String> {
     let (_alone, _together) = match case.alone {
         true => (Some(ALONE.write().await), None),
         false => (None, Some(ALONE.read().await)),
     };
-    judge_apart(case, harness, variant, said_seed().unwrap_or_else(|| fastrand::u64(..))).await
+    judge_apart(
+        case,
+        harness,
+        variant,
+        said_seed().unwrap_or_else(|| fastrand::u64(..)),
+    )
+    .await
 }
 
-/// The same by this seed, beside whatever else runs: for a store whose server is in this process, and of which each case has one for itself.
-/// Its runtime may be of a single thread, and its clock be paused: all but the few cases that make a thread of their own go by that clock.
+/// Judges one case with this seed, beside other cases. It is for a store whose server is in this
+/// process, with a server of its own for each case. The runtime may have a single thread and a
+/// paused clock: all cases follow that clock, except the few that start a thread of their own.
 pub async fn judge_apart(
     case: &'static Case,
     harness: Arc<dyn Harness>,
@@ -43,13 +55,15 @@ pub async fn judge_apart(
             Err(_) if steps.steps() > before => {}
             Err(_) => {
                 work.abort();
-                return Err(format!("seed {seed:x}: no step within {LIMIT:?}, after {before} of them"));
+                return Err(format!(
+                    "seed {seed:x}: no step within {LIMIT:?}, after {before} of them"
+                ));
             }
         }
     }
 }
 
-/// The seed of a failure that is to be seen again.
+/// The seed of a failure to reproduce, if `LEASEHOLD_SEED` is set.
 fn said_seed() -> Option<u64> {
     u64::from_str_radix(&std::env::var("LEASEHOLD_SEED").ok()?, 16).ok()
 }

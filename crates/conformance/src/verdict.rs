@@ -1,9 +1,10 @@
-//! The suite without a test binary: what became of each case, as values, for programs that judge a server.
+//! The suite without a test binary: the outcome of each case as a value, for programs that judge a
+//! server.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::Moment;
+use leasehold_core::backend::Moment;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -12,31 +13,33 @@ use crate::context::Variant;
 use crate::harness::Harness;
 use crate::run::judge;
 
-/// What became of a case.
+/// The outcome of a case.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// It holds.
+    /// The store passed the case.
     Passed,
-    /// It does not, and why.
+    /// The case failed, for this reason.
     Failed(String),
-    /// The harness or the store lacks what it needs, and why.
+    /// The harness or the store lacks a need of the case, for this reason.
     NotJudged(String),
 }
 
 /// One case, judged.
 #[derive(Clone, Debug)]
 pub struct Verdict {
-    /// Which.
+    /// The case.
     pub case: &'static Case,
-    /// What became of it.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// How long it took.
+    /// The time that it took.
     pub took: Duration,
 }
 
-/// Judges every case bare, so many at once, and tells `seen` of each verdict and of how many there will be.
+/// Judges every case bare, `at_once` at a time, and calls `seen` with each verdict and the number
+/// of all cases.
 ///
-/// Cases judge by panicking: set a panic hook to hide that. Dropped midway, cases that run are aborted.
+/// A failed case panics: set a panic hook to hide the output. If the future is dropped, running
+/// cases are aborted.
 pub async fn verdicts(
     harness: Arc<dyn Harness>,
     at_once: usize,
@@ -46,10 +49,16 @@ pub async fn verdicts(
     let permits = Arc::new(Semaphore::new(at_once.max(1)));
     let mut judging = JoinSet::new();
     for case in CASES {
-        let (harness, permits, lack) = (harness.clone(), permits.clone(), capabilities.lack(case.needs));
+        let harness = harness.clone();
+        let permits = permits.clone();
+        let lack = capabilities.lack(case.needs);
         judging.spawn(async move {
             if let Some(why) = lack {
-                return Verdict { case, outcome: Outcome::NotJudged(why), took: Duration::ZERO };
+                return Verdict {
+                    case,
+                    outcome: Outcome::NotJudged(why),
+                    took: Duration::ZERO,
+                };
             }
             let _permit = permits.acquire_owned().await;
             let begin = Moment::now();
@@ -57,7 +66,11 @@ pub async fn verdicts(
                 Ok(()) => Outcome::Passed,
                 Err(why) => Outcome::Failed(why),
             };
-            Verdict { case, outcome, took: Moment::now().since(begin) }
+            Verdict {
+                case,
+                outcome,
+                took: Moment::now().since(begin),
+            }
         });
     }
     let mut all = Vec::with_capacity(CASES.len());

@@ -1,13 +1,18 @@
 //! Random programs on the memory store, on virtual time, against the sequential models; a failing one is made small.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test binary of its own")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test binary of its own"
+)]
 
 use std::time::Duration;
 
 use fastrand::Rng;
 use leasehold_conformance::model::{Op, Stage, play};
 use leasehold_core::Store;
-use leasehold_core::seam::{VirtualClock, async_trait};
+use leasehold_core::backend::{VirtualClock, async_trait};
 use leasehold_memory::Memory;
 use proptest::collection::vec;
 use proptest::prelude::{Strategy, any};
@@ -29,7 +34,10 @@ impl Virtual {
             let store = Store::with_random_seed(client.clone(), i).ttl(TTL);
             (client, store)
         };
-        Virtual { time, clients: (0..3).map(client).collect() }
+        Virtual {
+            time,
+            clients: (0..3).map(client).collect(),
+        }
     }
 
     /// Lets `d` pass in steps that leave every holder time to renew.
@@ -75,12 +83,24 @@ impl Stage for Virtual {
 
 #[test]
 fn random_programs_follow_the_models() {
-    let config = Config { cases: 1000, max_shrink_iters: 2000, failure_persistence: None, ..Config::default() };
+    let config = Config {
+        cases: 1000,
+        max_shrink_iters: 2000,
+        failure_persistence: None,
+        ..Config::default()
+    };
     // A program is made small by leaving out steps.
-    let step = any::<u64>().no_shrink().prop_map(|seed| Op::draw(&mut Rng::with_seed(seed), true));
+    let step = any::<u64>()
+        .no_shrink()
+        .prop_map(|seed| Op::draw(&mut Rng::with_seed(seed), true));
     let outcome = TestRunner::new(config).run(&vec(step, 1..=40), |program| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(play(&Virtual::new(), &program)).map_err(TestCaseError::fail)
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime
+            .block_on(play(&Virtual::new(), &program))
+            .map_err(TestCaseError::fail)
     });
     outcome.unwrap_or_else(|e| panic!("{e}"));
 }

@@ -1,4 +1,4 @@
-//! What users write and hold: stores, locks and their options, guards.
+//! The public API: stores, locks and their options, guards.
 
 pub(crate) mod acquire;
 pub mod blocking;
@@ -18,3 +18,4 @@ pub(crate) mod rw_lock;
 pub(crate) mod scope;
 pub(crate) mod semaphore;
 pub(crate) mod store;
+pub(crate) mod test_hold;

@@ -1,4 +1,5 @@
-//! What drives a claim: asking, waiting, renewing, releasing. No type of it is public.
+//! The engine that drives a claim: it asks, waits, renews and releases. None of its types is
+//! public.
 
 pub(crate) mod acquire;
 pub(crate) mod acquisition;

@@ -1,20 +1,22 @@
 //! Everything that is true of every Leasehold lock. Core knows no store and no network: a store implements
-//! [`seam::Backend`], and core does the rest.
+//! [`backend::Backend`], and core does the rest.
 //!
-//! In reading order: a [`Store`] makes a [`Lock`]; its acquire loop (`engine::acquire`) sends a claim through the seam and
-//! waits for notifications; where the claim stands is one shared truth (`engine::claim_state`), from which validity is
-//! computed; the `engine::keeper` renews it and says when it has run out; a [`Guard`] is its one owner, [`Held`] a view of
-//! it, [`Lost`] its end.
+//! In reading order: a [`Store`] makes a [`Lock`]; its acquire loop (`engine::acquire`) sends a
+//! claim to the store and waits for notifications; the state of the claim is shared
+//! (`engine::claim_state`), and validity is computed from it; the `engine::keeper` renews the claim
+//! and ends it when it has run out; a [`Guard`] is its one owner, [`Held`] a view of it, [`Lost`]
+//! its end.
 //!
-//! From the top: `api` is what users write and hold, `engine` what drives claims, `seam` what stores implement and answer.
-//! None of them uses one above it. `support` is what is true of no lock.
+//! From the top: `api` has the types that users write and hold, `engine` drives claims, and `backend`
+//! has the trait and the types that stores implement and answer with. None of them uses one above
+//! it. `support` has tools that know nothing of locks.
 //!
 //! Each acquisition passes these steps, and each step is a file:
 //!
 //! 1. [`Lock::acquire`] returns a future that owns what it needs. Nothing happens before it is
 //!    polled.
 //! 2. The acquire loop makes a claim with an id of its own, and sends it through
-//!    [`seam::Backend::claim`].
+//!    [`backend::Backend::claim`].
 //! 3. The store answers: granted, waiting, or busy. A waiter sleeps until a notification, the poll
 //!    interval or the deadline, and then claims *again with the same id*.
 //! 4. Once granted, the keeper renews the lease every third of its TTL, and sees the end of
@@ -36,8 +38,9 @@
 //! `guarantees` says what each store promises under which faults.
 
 mod api;
+pub mod backend;
 mod engine;
-pub mod seam;
+#[doc(hidden)]
 pub mod support;
 
 pub use api::acquire::Acquire;
@@ -57,10 +60,11 @@ pub use api::run::RunOutcome;
 pub use api::rw_lock::RwLock;
 pub use api::semaphore::Semaphore;
 pub use api::store::Store;
-pub use seam::contention::Contention;
-pub use seam::error::{Error, ErrorKind, Result};
-pub use seam::guarantees::{Fairness, Fencing, Guarantees, Raises};
-pub use seam::loss::{Loss, Lost};
-pub use seam::name::{MAX_NAME_BYTES, Name};
-pub use seam::queue::{LockQueue, Participant};
-pub use seam::token::FencingToken;
+pub use api::test_hold::TestHold;
+pub use backend::contention::Contention;
+pub use backend::error::{Error, ErrorKind, Result};
+pub use backend::guarantees::{Fairness, Fencing, Guarantees};
+pub use backend::loss::{Loss, Lost};
+pub use backend::name::{MAX_NAME_BYTES, Name};
+pub use backend::queue::{LockQueue, Participant};
+pub use backend::token::FencingToken;

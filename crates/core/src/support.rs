@@ -1,7 +1,9 @@
-//! For authors of stores: what is true of no lock. One grammar of store URLs, one escaping of names, a mutex without poison, one way to
-//! find a server that answers.
+//! Internal: tools that know nothing of locks, for the stores of this repository. The module is no
+//! part of the public API, and changes in any version. [`backend`](crate::backend) re-exports what
+//! an author of another store needs.
 
 mod address;
+mod background;
 mod credentials;
 mod faults;
 pub(crate) mod own_keys;
@@ -13,13 +15,14 @@ pub(crate) mod system;
 pub(crate) mod thread;
 
 pub use address::{Address, Host, escape, unescape};
+pub use background::{Background, Home, Signal};
 pub use credentials::Credentials;
 #[doc(hidden)]
 pub use faults::fault;
 #[doc(hidden)]
 pub use own_keys::OwnMap;
 pub use race::race;
-#[cfg(feature = "simulation")]
+#[cfg(leasehold_lab)]
 #[doc(hidden)]
 pub use simulation::simulate;
 #[doc(hidden)]

@@ -4,20 +4,40 @@
 
 use std::fmt::Write;
 
-use leasehold_core::seam::{Admission, ClaimId, Mode, admit, holding, place_of_token, same_permits, token_of_place};
+use leasehold_core::backend::{
+    Admission, ClaimId, Mode, admit, holding, place_of_token, same_permits, token_of_place,
+};
 use leasehold_core::support::{Address, escape, unescape};
 use leasehold_core::{ErrorKind, FencingToken, Name, Result};
 use leasehold_fuzz::{fuzz, fuzz_text, fuzz_urls};
 
-const WORDS: [&str; 8] =
-    ["prefix", "ca", "cert", "key", "server_name", "sentinel_user", "sentinel_password", "min_replicas"];
+const WORDS: [&str; 8] = [
+    "prefix",
+    "ca",
+    "cert",
+    "key",
+    "server_name",
+    "sentinel_user",
+    "sentinel_password",
+    "min_replicas",
+];
 
-type Parts = (Option<String>, Option<String>, Vec<String>, String, bool, Vec<Option<String>>);
+type Parts = (
+    Option<String>,
+    Option<String>,
+    Vec<String>,
+    String,
+    bool,
+    Vec<Option<String>>,
+);
 
 /// All that a URL says.
 fn read(url: &str) -> Result<Parts> {
     let scheme = url.split("://").next().unwrap_or_default();
-    let scheme = scheme.strip_suffix('s').filter(|_| scheme != "redis").unwrap_or(scheme);
+    let scheme = scheme
+        .strip_suffix('s')
+        .filter(|_| scheme != "redis")
+        .unwrap_or(scheme);
     let mut read = Address::parse_tls(url, scheme, 6379, 6380)?;
     let timeout = read.timeout()?;
     assert!((10..=60_000).contains(&timeout.as_millis()));
@@ -38,7 +58,9 @@ fn written((user, password, hosts, path, tls, words): &Parts) -> String {
     }
     write!(url, "{}/{}/?timeout=70", hosts.join(","), encoded(path)).unwrap();
     for (word, value) in WORDS.iter().zip(words) {
-        value.iter().for_each(|value| write!(url, "&{word}={}", bare(value)).unwrap());
+        value
+            .iter()
+            .for_each(|value| write!(url, "&{word}={}", bare(value)).unwrap());
     }
     url
 }
@@ -46,7 +68,12 @@ fn written((user, password, hosts, path, tls, words): &Parts) -> String {
 #[test]
 fn urls() {
     fuzz_text(include_str!("../corpus/urls"), |url| match read(url) {
-        Ok(parts) => assert_eq!(read(&written(&parts)).unwrap(), parts, "{}", written(&parts)),
+        Ok(parts) => assert_eq!(
+            read(&written(&parts)).unwrap(),
+            parts,
+            "{}",
+            written(&parts)
+        ),
         Err(e) => assert_eq!(e.kind(), ErrorKind::Invalid, "{e}"),
     });
 }
@@ -55,9 +82,20 @@ fn urls() {
 fn credentials() {
     fuzz_urls(include_str!("../corpus/credentials"), |url| {
         let scheme = url.split("://").next().unwrap_or_default();
-        match Address::parse(url, if scheme.contains('@') { "redis" } else { scheme }, 1) {
+        match Address::parse(
+            url,
+            if scheme.contains('@') {
+                "redis"
+            } else {
+                scheme
+            },
+            1,
+        ) {
             Ok(mut read) => {
-                let refused = (read.timeout().map_err(|e| e.to_string()), read.done().map_err(|e| e.to_string()));
+                let refused = (
+                    read.timeout().map_err(|e| e.to_string()),
+                    read.done().map_err(|e| e.to_string()),
+                );
                 format!("{read:?} {refused:?}")
             }
             Err(e) => format!("{e} {e:?}"),
@@ -79,7 +117,11 @@ fn names() {
         }
         let parts: Vec<&str> = text.split('\n').collect();
         let name = Name::of(&parts);
-        let back: Vec<_> = name.as_str().split('/').map(|part| unescape(part, |c| c == '/').unwrap()).collect();
+        let back: Vec<_> = name
+            .as_str()
+            .split('/')
+            .map(|part| unescape(part, |c| c == '/').unwrap())
+            .collect();
         assert_eq!(back, parts);
     });
 }
@@ -97,7 +139,8 @@ fn words() {
         }
         let words: Vec<&str> = text.split(' ').collect();
         if let [kind, n, of] = words[..]
-            && let Some(mode) = Mode::from_parts(kind, n.parse().unwrap_or(0), of.parse().unwrap_or(0))
+            && let Some(mode) =
+                Mode::from_parts(kind, n.parse().unwrap_or(0), of.parse().unwrap_or(0))
         {
             let (kind, n, of) = mode.parts();
             assert!(1 <= n && n <= of);
@@ -109,7 +152,13 @@ fn words() {
 #[test]
 fn queues() {
     fuzz(include_str!("../corpus/queues"), |bytes| {
-        let number = |byte: u8| if byte > 250 { u32::MAX - u32::from(255 - byte) } else { u32::from(byte % 6) };
+        let number = |byte: u8| {
+            if byte > 250 {
+                u32::MAX - u32::from(255 - byte)
+            } else {
+                u32::from(byte % 6)
+            }
+        };
         let mode = |three: &[u8]| {
             let kind = ["exclusive", "shared", "permits"][usize::from(three[0] % 3)];
             Mode::from_parts(kind, number(three[1]), number(three[2])).unwrap_or(Mode::Exclusive)
@@ -120,11 +169,16 @@ fn queues() {
         for at in 0..queue.len() {
             assert_eq!(inside(&queue, at), at < holders, "{queue:?}");
             let _ = same_permits(&queue[..at], queue[at]);
-            let Admission::Watch(watched) = admit(&queue[..at], queue[at]) else { continue };
+            let Admission::Watch(watched) = admit(&queue[..at], queue[at]) else {
+                continue;
+            };
             for leaver in (0..at).filter(|leaver| !watched.contains(leaver)) {
                 let mut after = queue.clone();
                 after.remove(leaver);
-                assert!(!inside(&after, at - 1), "{queue:?}: {at} missed that {leaver} left");
+                assert!(
+                    !inside(&after, at - 1),
+                    "{queue:?}: {at} missed that {leaver} left"
+                );
             }
         }
     });

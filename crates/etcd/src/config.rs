@@ -1,6 +1,7 @@
-//! From a URL to what is needed to connect.
+//! The configuration: a URL or its parts, and the clients that are made from it.
 
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions};
@@ -9,18 +10,20 @@ use leasehold_core::{Error, ErrorKind, Result};
 #[cfg(feature = "tls")]
 use leasehold_tls::Tls;
 
+#[cfg(feature = "tls")]
+use crate::client::secure;
 use crate::error::Failure;
 
-/// How long one request may take.
+/// The default time limit of one request.
 const REQUEST: Duration = Duration::from_secs(1);
 /// etcd closes the connection of a client that pings more often than its `--grpc-keepalive-min-time`, 5 s unless set.
-const PING: (Duration, Duration) = (Duration::from_secs(6), Duration::from_secs(1));
+pub(crate) const PING: (Duration, Duration) = (Duration::from_secs(6), Duration::from_secs(1));
 
-/// What an endpoint over TLS begins with.
+/// The start of an endpoint over TLS.
 #[cfg(feature = "tls")]
 pub(crate) const SECURE: &str = "https://";
 
-/// Where the servers are, and how to talk to them.
+/// The addresses of the servers, and the settings of connections, requests and keys.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -34,19 +37,20 @@ pub(crate) const SECURE: &str = "https://";
 pub struct Config {
     /// `http://host:port`, at least one; with TLS `https://`.
     pub(crate) endpoints: Vec<String>,
-    /// What all keys begin with: empty, or ends in `/`.
+    /// The start of all keys: empty, or ends in `/`.
     pub(crate) root: String,
     options: Option<ConnectOptions>,
     credentials: Option<Credentials>,
-    /// What is used in place of clients of our own. It knows its endpoints.
+    /// The program's client, which is used in place of the store's own clients. It knows its
+    /// endpoints.
     pub(crate) client: Option<Client>,
-    #[cfg(feature = "simulation")]
+    #[cfg(leasehold_lab)]
     reached_by: Option<fn(&str) -> Client>,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
-    /// How long one request to one endpoint may take.
+    /// The time limit of one request to one endpoint.
     pub(crate) timeout: Duration,
-    /// Whether the members are asked for.
+    /// The members are asked for when the store connects.
     pub(crate) discover: bool,
     /// The cluster that all endpoints have to belong to, if it is known.
     pub(crate) cluster: Option<u64>,
@@ -55,8 +59,10 @@ pub struct Config {
 impl Config {
     /// Reads `etcd://[user:password@]host[:port][,host[:port]…][/namespace][?timeout=ms&discover=true]`.
     ///
-    /// The port is 2379 unless given, the user and the password are percent-encoded, and `timeout` is from 10 to 60000. `etcds://` is
-    /// the same over TLS, and needs the feature `tls`. `discover` is [`Config::discover`]. The words of TLS are `ca`, `cert`, `key` and `server_name`, as `Tls` has them.
+    /// The port is 2379 unless given, the user and the password are percent-encoded, and `timeout`
+    /// is from 10 to 60000. `etcds://` is the same over TLS, and needs the feature `tls`.
+    /// `discover` is [`Config::discover`]. The options of TLS are `ca`, `cert`, `key` and
+    /// `server_name`, as `Tls` has them.
     ///
     /// # Errors
     ///
@@ -79,15 +85,24 @@ impl Config {
         };
         address.done()?;
         let options = match (&address.user, &address.password) {
-            (Some(user), Some(password)) => {
-                ConnectOptions::new().with_user(user, password).with_auto_token_refresh(true)
-            }
+            (Some(user), Some(password)) => ConnectOptions::new()
+                .with_user(user, password)
+                .with_auto_token_refresh(true),
             (None, Some(_)) => return Err(invalid("etcd knows no password without a user")),
             _ => ConnectOptions::new(),
         };
         let scheme = if address.tls { "https" } else { "http" };
-        let config = Config::new(address.hosts.iter().map(|host| format!("{scheme}://{host}")));
-        let config = config.namespace(&address.path).timeout(timeout).options(options).discover(discover);
+        let config = Config::new(
+            address
+                .hosts
+                .iter()
+                .map(|host| format!("{scheme}://{host}")),
+        );
+        let config = config
+            .namespace(&address.path)
+            .timeout(timeout)
+            .options(options)
+            .discover(discover);
         #[cfg(feature = "tls")]
         let config = Config { tls, ..config };
         config.check().map(|()| config)
@@ -102,7 +117,7 @@ impl Config {
             options: None,
             credentials: None,
             client: None,
-            #[cfg(feature = "simulation")]
+            #[cfg(leasehold_lab)]
             reached_by: None,
             #[cfg(feature = "tls")]
             tls: None,
@@ -112,16 +127,23 @@ impl Config {
         }
     }
 
-    /// A client that the program has, with its endpoints, its user and its TLS, in place of endpoints; it stays the program's, and is
-    /// never closed. No namespace, and a second for each request.
+    /// Uses a client that the program has, with its endpoints, its user and its TLS, in place of
+    /// endpoints; it stays the program's, and is never closed. No namespace, and a second for each
+    /// request.
     ///
-    /// Such a client balances: each request goes to a member by chance, to one that is down as well, so one that fails or is not answered
-    /// in time is sent up to three times. Build it [`with_require_leader`](ConnectOptions::with_require_leader) and
-    /// [`with_keep_alive`](ConnectOptions::with_keep_alive), which it does not show: without them a member that is cut off goes on serving
-    /// a watch that hears nothing, and waiters learn of a release only when they ask by themselves, once in a lease.
-    /// A user's token is renewed if it has run out, whatever [`with_auto_token_refresh`](ConnectOptions::with_auto_token_refresh) says.
+    /// Such a client balances: each request goes to a random member, even to one that is down. A
+    /// request that fails or is not answered in time is therefore sent up to three times. Build the
+    /// client [`with_require_leader`](ConnectOptions::with_require_leader) and
+    /// [`with_keep_alive`](ConnectOptions::with_keep_alive); this store cannot see whether it was.
+    /// Without them a member that is cut off goes on serving a watch that receives nothing, and
+    /// waiters learn of a release only when they ask by themselves, once in a lease. A user's token
+    /// is renewed if it has run out, whatever
+    /// [`with_auto_token_refresh`](ConnectOptions::with_auto_token_refresh) says.
     pub fn with_client(client: Client) -> Config {
-        Config { client: Some(client), ..Config::new([""; 1]) }
+        Config {
+            client: Some(client),
+            ..Config::new([""; 1])
+        }
     }
 
     /// Makes every connection over TLS, and none without: all endpoints begin with `https://`. It replaces the TLS of the options.
@@ -132,16 +154,20 @@ impl Config {
         self
     }
 
-    /// What all keys begin with, before a `/`: such as `prod` or `prod/eu`. A part of it may neither be empty nor begin
-    /// with `%` nor contain NUL.
+    /// The start of all keys, before a `/`: such as `prod` or `prod/eu`. A part of it may neither
+    /// be empty nor begin with `%` nor contain NUL.
     #[must_use]
     pub fn namespace(mut self, namespace: &str) -> Config {
-        self.root = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
+        self.root = if namespace.is_empty() {
+            String::new()
+        } else {
+            format!("{namespace}/")
+        };
         self
     }
 
-    /// How a simulation reaches each endpoint.
-    #[cfg(feature = "simulation")]
+    /// Sets the function by which a simulation reaches each endpoint.
+    #[cfg(leasehold_lab)]
     #[doc(hidden)]
     #[must_use]
     pub fn reached_by(mut self, reach: fn(&str) -> Client) -> Config {
@@ -149,31 +175,37 @@ impl Config {
         self
     }
 
-    /// How long one request to one endpoint may take: from 10 ms to 60 s, and the nearest of these for any other. An endpoint that
-    /// does not answer in time is given up to four times as long after that, so that a client works over longer round trips.
+    /// The time limit of one request to one endpoint: from 10 ms to 60 s; any other value is
+    /// replaced by the nearest of these. An endpoint that does not answer in time is given up to
+    /// four times as long after that, so that a client works over longer round trips.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Config {
         self.timeout = timeout.clamp(Duration::from_millis(10), Duration::from_secs(60));
         self
     }
 
-    /// Options of [`etcd_client`], for what a URL cannot say.
+    /// Options of [`etcd_client`] that a URL cannot express.
     ///
-    /// Require-leader, the connect time-out and the keep-alive pings are set by this store, whatever the options say: without
-    /// pings, a watch on a connection that has died without a sign is never missed.
+    /// Require-leader, the connect time-out and the keep-alive pings are set by this store,
+    /// whatever the options say: without pings, a watch on a connection that has died silently is
+    /// never missed. With [`tls`](Config::tls) the options' time-out of requests and TCP keep-alive
+    /// are not used.
     #[must_use]
     pub fn options(mut self, options: ConnectOptions) -> Config {
         self.options = Some(options);
         self
     }
 
-    /// Asks this function for the user and the password before each connection, and before each new token: so they can be rotated without
-    /// a restart. It replaces those of the URL and of the options.
+    /// Asks this function for the user and the password before each connection, and before each new
+    /// token, so they can be rotated without a restart. It replaces the credentials of the URL and
+    /// of the options.
     ///
-    /// A token that was given for an old password is refused by etcd from the change on, and the request is sent again with a token for
-    /// what the function says then. While that is still the old password requests are [`Denied`](ErrorKind::Denied), and holds stay
-    /// until their leases end: let it say the new one within a third of the shortest. The function may take as long as connecting may;
-    /// what it fails with is [`Unavailable`](ErrorKind::Unavailable) unless it is `Invalid` or `Denied`.
+    /// etcd refuses a token that was given for an old password from the change on. The request is
+    /// then sent again with a token for the credentials that the function returns then. While these
+    /// are still the old ones, requests are [`Denied`](ErrorKind::Denied), and holds stay until
+    /// their leases end: let the function return the new password within a third of the shortest
+    /// lease. The function may take as long as connecting may; its errors are
+    /// [`Unavailable`](ErrorKind::Unavailable) unless they are `Invalid` or `Denied`.
     ///
     /// ```
     /// use leasehold_core::{Error, ErrorKind};
@@ -195,39 +227,65 @@ impl Config {
     }
 
     /// A client of this endpoint, or the program's own: with a user, it has a new token.
-    pub(crate) async fn connect(&self, endpoint: &str, connect_timeout: Duration) -> Result<Client, Failure> {
+    pub(crate) async fn connect(
+        &self,
+        endpoint: &str,
+        connect_timeout: Duration,
+    ) -> Result<Client, Failure> {
         if let Some(client) = &self.client {
             client.refresh_token().await?;
             return Ok(client.clone());
         }
-        #[cfg(feature = "simulation")]
+        #[cfg(leasehold_lab)]
         if let Some(reach) = self.reached_by {
             return Ok(reach(endpoint));
         }
         let options = self.connect_options(connect_timeout).await?;
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return secure::connect(tls, endpoint, options, connect_timeout).await;
+        }
         Ok(Client::connect([endpoint], Some(options)).await?)
+    }
+
+    /// Returns whether the endpoints are simulated, and no servers.
+    pub(crate) fn is_simulated(&self) -> bool {
+        #[cfg(leasehold_lab)]
+        if self.reached_by.is_some() {
+            return true;
+        }
+        false
     }
 
     /// The options of one connection.
     async fn connect_options(&self, connect_timeout: Duration) -> Result<ConnectOptions, Failure> {
-        let options =
-            self.options.clone().unwrap_or_default().with_require_leader(true).with_connect_timeout(connect_timeout);
+        let options = self
+            .options
+            .clone()
+            .unwrap_or_default()
+            .with_require_leader(true)
+            .with_connect_timeout(connect_timeout);
         let options = match &self.credentials {
-            // A token that is refused is not asked for by the client crate, which knows only these: the connection is made anew.
+            // The client crate must not renew a refused token, because it knows only these
+            // credentials: the connection is made anew instead.
             Some(credentials) => {
-                let said = credentials.ask().await.map_err(|e| Failure::new(e.kind(), e.to_string()))?;
-                options.with_user(said.0, said.1).with_auto_token_refresh(false)
+                let said = credentials
+                    .ask()
+                    .await
+                    .map_err(|e| Failure::new(e.kind(), e.to_string()))?;
+                options
+                    .with_user(said.0, said.1)
+                    .with_auto_token_refresh(false)
             }
             None => options,
         };
         // A ping on an idle connection would be answered by its end, so pings are sent beside open streams only.
-        let options = options.with_keep_alive(PING.0, PING.1).with_keep_alive_while_idle(false);
-        #[cfg(feature = "tls")]
-        let options = self.secured(options).await?;
-        Ok(options)
+        Ok(options
+            .with_keep_alive(PING.0, PING.1)
+            .with_keep_alive_while_idle(false))
     }
 
-    /// Whether it says how connections are made.
+    /// Returns whether the configuration has settings of connections.
     fn is_about_connections(&self) -> bool {
         #[cfg(feature = "tls")]
         if self.tls.is_some() {
@@ -236,7 +294,7 @@ impl Config {
         self.options.is_some() || self.credentials.is_some() || self.discover
     }
 
-    /// Whether something was configured wrongly.
+    /// Fails if a setting is wrong.
     pub(crate) fn check(&self) -> Result<()> {
         if self.client.is_some() && self.is_about_connections() {
             return Err(invalid(
@@ -247,15 +305,28 @@ impl Config {
             return Err(invalid("etcd needs at least one endpoint"));
         }
         if self.endpoints.iter().any(|endpoint| endpoint.contains('@')) {
-            return Err(invalid("an endpoint of etcd has no user: give it by `options` or `credentials`"));
+            return Err(invalid(
+                "an endpoint of etcd has no user: give it by `options` or `credentials`",
+            ));
         }
         #[cfg(feature = "tls")]
-        if self.tls.is_some() && !self.endpoints.iter().all(|endpoint| endpoint.starts_with(SECURE)) {
-            return Err(invalid("with TLS each endpoint of etcd begins with https://"));
+        if self.tls.is_some()
+            && !self
+                .endpoints
+                .iter()
+                .all(|endpoint| endpoint.starts_with(SECURE))
+        {
+            return Err(invalid(
+                "with TLS each endpoint of etcd begins with https://",
+            ));
         }
         // A key of which a part begins with `%` is the library's own.
         let bad = |part: &str| part.is_empty() || part.starts_with('%') || part.contains('\0');
-        if self.root.strip_suffix('/').is_some_and(|namespace| namespace.split('/').any(bad)) {
+        if self
+            .root
+            .strip_suffix('/')
+            .is_some_and(|namespace| namespace.split('/').any(bad))
+        {
             return Err(invalid(
                 "a part of the etcd namespace may neither be empty nor begin with `%` nor contain NUL",
             ));
@@ -264,12 +335,29 @@ impl Config {
     }
 }
 
-/// The options hold the password.
+impl FromStr for Config {
+    type Err = Error;
+
+    /// Reads a URL, as [`from_url`](Config::from_url) does.
+    fn from_str(url: &str) -> Result<Config> {
+        Config::from_url(url)
+    }
+}
+
+/// Shows no options, because they hold the password.
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // An endpoint that is not checked yet may have credentials.
-        let endpoints: Vec<_> = self.endpoints.iter().filter_map(|endpoint| endpoint.rsplit('@').next()).collect();
-        let at = if self.client.is_some() { "a client".into() } else { endpoints.join(",") };
+        let endpoints: Vec<_> = self
+            .endpoints
+            .iter()
+            .filter_map(|endpoint| endpoint.rsplit('@').next())
+            .collect();
+        let at = if self.client.is_some() {
+            "a client".into()
+        } else {
+            endpoints.join(",")
+        };
         write!(f, "{at}/{}", self.root.trim_end_matches('/'))
     }
 }

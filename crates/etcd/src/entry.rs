@@ -1,4 +1,5 @@
-//! The value of a place's key: the label, and in a last line of its own since when, and the mode.
+//! The value of a place's key: the label, and a last line with the time at which the place was
+//! taken, and the mode.
 //!
 //! ```text
 //! <label>⏎<since>              exclusive
@@ -7,21 +8,23 @@
 //! <label>⏎<since> <n>/<of>     n of so many permits
 //! ```
 //!
-//! Where tokens are raised, ` +<by>` is behind that: the place's number is greater than its create_revision by so much (see `fence/raise`).
+//! If tokens are raised, ` +<by>` follows: the place's number is greater than its create_revision
+//! by that (see `fence/raise`).
 //!
-//! etcd keeps no time, so `since` is the wall clock of the client that joined the queue, in milliseconds since 1970. Only
-//! people read it. Nothing compares values: a holder may change its label, and other tools write what they like. A value that
-//! has no known mode, theirs too, is exclusive.
+//! etcd keeps no time, so `since` is the wall clock of the client that joined the queue, in
+//! milliseconds since 1970. Only people read it. Values are never compared: a holder may change its
+//! label, and other tools write any text. A value without a known mode is exclusive, and so are the
+//! values of other tools.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use etcd_client::KeyValue;
 use leasehold_core::Participant;
-use leasehold_core::seam::{Mode, token_of_place};
+use leasehold_core::backend::{Mode, token_of_place};
 
 use crate::names;
 
-/// What is stored of a claim.
+/// The parsed value of a place's key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
     pub(crate) label: String,
@@ -29,17 +32,27 @@ pub(crate) struct Entry {
     pub(crate) mode: Mode,
     /// It takes turns.
     pub(crate) turns: bool,
-    /// By how much its number is greater than its create_revision.
+    /// The difference between its number and its create_revision.
     pub(crate) base: i64,
 }
 
 impl Entry {
     pub(crate) fn now(label: &str, mode: Mode) -> Entry {
-        Entry { label: label.to_owned(), since: Some(SystemTime::now()), mode, turns: false, base: 0 }
+        Entry {
+            label: label.to_owned(),
+            since: Some(SystemTime::now()),
+            mode,
+            turns: false,
+            base: 0,
+        }
     }
 
     pub(crate) fn write(&self) -> String {
-        let since = self.since.and_then(|since| since.duration_since(UNIX_EPOCH).ok()).unwrap_or_default().as_millis();
+        let since = self
+            .since
+            .and_then(|since| since.duration_since(UNIX_EPOCH).ok())
+            .unwrap_or_default()
+            .as_millis();
         let label = &self.label;
         let mut value = match self.mode {
             Mode::Exclusive if self.turns => format!("{label}\n{since} {TURNS}"),
@@ -56,40 +69,72 @@ impl Entry {
     pub(crate) fn read(value: &[u8]) -> Entry {
         let text = String::from_utf8_lossy(value);
         let (label, said) = text.rsplit_once('\n').unwrap_or((&text, ""));
-        let raised = said.rsplit_once(BASE).and_then(|(said, by)| Some((said, by.parse().ok().filter(|by| *by >= 0)?)));
+        let raised = said
+            .rsplit_once(BASE)
+            .and_then(|(said, by)| Some((said, by.parse().ok().filter(|by| *by >= 0)?)));
         let (said, base) = raised.unwrap_or((said, 0));
         let (since, mode) = said.split_once(' ').unwrap_or((said, ""));
-        let since = since.parse().ok().and_then(|since| UNIX_EPOCH.checked_add(Duration::from_millis(since)));
-        let (turns, mode) = (mode == TURNS, if mode == "shared" { Mode::Shared } else { permits(mode) });
-        Entry { label: label.to_owned(), since, mode, turns, base }
+        let since = since
+            .parse()
+            .ok()
+            .and_then(|since| UNIX_EPOCH.checked_add(Duration::from_millis(since)));
+        let turns = mode == TURNS;
+        let mode = if mode == "shared" {
+            Mode::Shared
+        } else {
+            permits(mode)
+        };
+        Entry {
+            label: label.to_owned(),
+            since,
+            mode,
+            turns,
+            base,
+        }
     }
 }
 
-/// What the last line says of an entry that takes turns.
+/// The mark of an entry that takes turns, in the last line of its value.
 const TURNS: &str = "turns";
-/// What is before the number by which it is raised.
+/// The text before the number by which a place is raised.
 const BASE: &str = " +";
 
 fn permits(text: &str) -> Mode {
-    let numbers = text.split_once('/').and_then(|(n, of)| Some((n.parse().ok()?, of.parse().ok()?)));
-    numbers.and_then(|(n, of)| Mode::from_parts("permits", n, of)).unwrap_or(Mode::Exclusive)
+    let numbers = text
+        .split_once('/')
+        .and_then(|(n, of)| Some((n.parse().ok()?, of.parse().ok()?)));
+    numbers
+        .and_then(|(n, of)| Mode::from_parts("permits", n, of))
+        .unwrap_or(Mode::Exclusive)
 }
 
-/// What a mirror keeps of an entry.
-pub(crate) type Seen = (Mode, Participant);
+/// The part of an entry that a mirror keeps.
+pub(crate) type QueueEntry = (Mode, Participant);
 
-/// The mode of an entry under this prefix, and its participant, with the token that it has if it holds.
-pub(crate) fn participant(prefix: &str, kv: &KeyValue) -> Seen {
+/// The mode of an entry under this prefix, and its participant with the token that it has if it
+/// holds.
+pub(crate) fn participant(prefix: &str, kv: &KeyValue) -> QueueEntry {
     let token = |base: i64| token_of_place(base.saturating_add(kv.create_revision()));
     if names::lease_of(prefix, kv.key()).is_none() {
         return (Mode::Exclusive, Participant::foreign().token(token(0)));
     }
-    let Entry { label, since, mode, base, .. } = Entry::read(kv.value());
+    let Entry {
+        label,
+        since,
+        mode,
+        base,
+        ..
+    } = Entry::read(kv.value());
     let token = token(base);
-    (mode, since.into_iter().fold(Participant::new(label).token(token), Participant::since))
+    (
+        mode,
+        since
+            .into_iter()
+            .fold(Participant::new(label).token(token), Participant::since),
+    )
 }
 
-/// Whether it is an entry of this library that takes turns.
+/// Returns whether it is an entry of this library that takes turns.
 pub(crate) fn takes_turns(prefix: &str, kv: &KeyValue) -> bool {
     names::lease_of(prefix, kv.key()).is_some() && Entry::read(kv.value()).turns
 }
@@ -109,11 +154,20 @@ mod tests {
         let since = Some(UNIX_EPOCH + Duration::from_millis(1_234_567));
         for label in ["web-1", "", "two\nlines", "é", "a\n5 shared"] {
             let permits = Mode::Permits { n: 2, of: u32::MAX };
-            for (mode, turns) in
-                [(Mode::Exclusive, false), (Mode::Exclusive, true), (Mode::Shared, false), (permits, false)]
-            {
+            for (mode, turns) in [
+                (Mode::Exclusive, false),
+                (Mode::Exclusive, true),
+                (Mode::Shared, false),
+                (permits, false),
+            ] {
                 for base in [0, 7, i64::MAX] {
-                    let value = Entry { label: label.to_owned(), since, mode, turns, base };
+                    let value = Entry {
+                        label: label.to_owned(),
+                        since,
+                        mode,
+                        turns,
+                        base,
+                    };
                     assert_eq!(Entry::read(value.write().as_bytes()), value);
                 }
             }
@@ -136,7 +190,13 @@ mod tests {
         ] {
             assert_eq!(Entry::read(odd.as_bytes()).mode, Mode::Exclusive, "{odd:?}");
         }
-        assert_eq!((Entry::read(b"other").label.as_str(), Entry::read(b"x\n1e5").since), ("other", None));
+        assert_eq!(
+            (
+                Entry::read(b"other").label.as_str(),
+                Entry::read(b"x\n1e5").since
+            ),
+            ("other", None)
+        );
         assert_eq!(Entry::read(&[0xff]).label, "\u{fffd}");
     }
 
@@ -149,7 +209,11 @@ mod tests {
                 assert_eq!(Entry::read(read.write().as_bytes()), read);
             }
             let (kind, n, of) = read.mode.parts();
-            assert_eq!(Mode::from_parts(kind, n, of), Some(read.mode), "no such mode is ever claimed");
+            assert_eq!(
+                Mode::from_parts(kind, n, of),
+                Some(read.mode),
+                "no such mode is ever claimed"
+            );
             let label = Entry {
                 label: String::from_utf8_lossy(value).into_owned(),
                 since: Some(UNIX_EPOCH),

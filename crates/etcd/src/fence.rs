@@ -1,20 +1,23 @@
-//! The token where it is spent: a condition for a user's own etcd transactions.
+//! The check of a token: a condition for a user's own etcd transactions.
 
 pub(crate) mod raise;
 
 use etcd_client::Compare;
-use leasehold_core::seam::place_of_token;
-use leasehold_core::{Error, ErrorKind, Fenced, Result};
+use leasehold_core::backend::place_of_token;
+use leasehold_core::{Error, Fenced, Loss, Result};
 
 use crate::Etcd;
 use crate::claim::own::OwnClaim;
 
 impl Etcd {
-    /// A condition for an etcd transaction of your own on the same cluster: *`by` still holds*. etcd checks it together with
-    /// the write, so a holder that was paused, evicted or cut off past its lease writes nothing, without a token in your data.
+    /// A condition for an etcd transaction of your own on the same cluster: *`by` still holds*.
+    /// etcd checks it together with the write, so a holder that was paused, evicted or cut off past
+    /// its lease writes nothing, without a token in your data.
     ///
-    /// It compares that the lock's key exists and is still the one that was created for this hold (by its create_revision, which is
-    /// the token without the turn, and without what tokens are raised by). For a `fast` lock that means this hold of the process, whichever of its tasks has the turn.
+    /// It compares that the lock's key exists and is still the one that was created for this hold
+    /// (by its create_revision, which is the token without the turn and without the number by which
+    /// tokens are raised). A hold of a `fast` lock is refused: a transaction that arrives late would
+    /// be executed in the turn of the next task.
     ///
     /// ```no_run
     /// use std::sync::Arc;
@@ -36,16 +39,28 @@ impl Etcd {
     ///
     /// # Errors
     ///
-    /// [`Lost`](ErrorKind::Lost) if this client does not know the hold: it has ended, or is another client's. No request is sent.
+    /// [`Lost`](leasehold_core::ErrorKind::Lost) if this client does not know the hold: it has ended, or is another client's.
+    /// [`Unsupported`](leasehold_core::ErrorKind::Unsupported) for a `fast` lock and over a bridge. No request is sent.
     pub fn still_holds(&self, by: &(impl Fenced + ?Sized)) -> Result<Compare> {
-        let (name, number) = (by.full_name(), place_of_token(by.fencing_token()));
-        // A turn that is over has the key of the next: only `is_valid` tells them apart.
+        by.check_condition()?;
+        let name = by.full_name();
+        let number = place_of_token(by.fencing_token());
+        // A turn that is over has the key of the next turn: only `is_valid` tells them apart.
         let place = by.place().filter(|_| by.is_valid());
         let mut claims = self.0.claims();
         // All names of one step have one create_revision: the name and the place tell them apart.
-        let same =
-            |own: &&mut OwnClaim| own.granted && !own.releasing && own.number() == number && place == Some(own.place());
-        let unknown = || Error::new(ErrorKind::Lost, "this client knows no such hold").with_name(by.name());
-        claims.of(name).find(same).map(|hold| hold.key.was_created(hold.created)).ok_or_else(unknown)
+        let same = |own: &&mut OwnClaim| {
+            own.granted && !own.releasing && own.number() == number && place == Some(own.place())
+        };
+        let unknown = || {
+            Error::lost(by.loss().unwrap_or(Loss::Gone))
+                .in_context("this client knows no such hold")
+                .with_name(by.name())
+        };
+        claims
+            .of(name)
+            .find(same)
+            .map(|hold| hold.key.was_created(hold.created))
+            .ok_or_else(unknown)
     }
 }

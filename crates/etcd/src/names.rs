@@ -1,4 +1,4 @@
-//! Where things lie in etcd: the keys of a namespace, and how a lock's name becomes a part of a key.
+//! The keys of a namespace in etcd, and the encoding of a lock's name in a key.
 //!
 //! ```text
 //! <namespace>/<name>/<lease>-<slot>   one place in the queue of a lock; its value has the label and the mode: see `entry`
@@ -8,15 +8,16 @@
 //! <namespace>/%base                   how far tokens are raised, under no lease: see `fence/raise`
 //! ```
 //!
-//! In a name `/` is written `%2F` and `%` is written `%25`, the rest stays as it is. So the prefix `a/` holds the queue of
-//! `a` and nothing of `a/b` (`a%2Fb/`), and no name begins with such a `%`. `<lease>` is hexadecimal and `<slot>` decimal.
+//! In a name `/` is written `%2F` and `%` is written `%25`, the rest stays as it is. The prefix
+//! `a/` therefore holds the queue of `a` and no key of `a/b` (`a%2Fb/`), and no name begins with
+//! such a `%`. `<lease>` is hexadecimal and `<slot>` decimal.
 
 use std::sync::Arc;
 
 use leasehold_core::Name;
 use leasehold_core::support::{escape, unescape};
 
-/// In what a key begins that names a place.
+/// The start of a turn key, below the namespace.
 const TURN: &str = "%turn/";
 
 /// The keys of one namespace.
@@ -27,42 +28,47 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// What all keys of this lock begin with.
+    /// The common start of all keys of this lock.
     pub(crate) fn prefix(&self, name: &Name) -> Arc<str> {
         format!("{}/", self.names(name.as_str())).into()
     }
 
-    /// What the keys of all locks begin with whose name begins with `prefix`.
+    /// The common start of the keys of all locks whose names begin with `prefix`.
     pub(crate) fn names(&self, prefix: &str) -> String {
         format!("{}{}", self.root, escape(prefix, |c| c == '/'))
     }
 
-    /// The note that the place with this create_revision and key was evicted.
+    /// The key of the note that the place with this create_revision and key was evicted.
     pub(crate) fn eviction(&self, created: i64, key: &str) -> String {
         format!("{}{created}/{key}", self.evictions())
     }
 
-    /// What the keys of all evictions begin with.
+    /// The common start of the keys of all evictions.
     pub(crate) fn evictions(&self) -> String {
         format!("{}%evicted/", self.root)
     }
 
-    /// The key that says how far tokens are raised.
+    /// The key with the number by which tokens are raised.
     pub(crate) fn base(&self) -> String {
         format!("{}%base", self.root)
     }
 
-    /// The key that names the place with this key.
+    /// The turn key of the place with this key.
     pub(crate) fn turn(&self, place: &str) -> String {
-        format!("{}{TURN}{}", self.root, place.strip_prefix(&self.root).unwrap_or(place))
+        format!(
+            "{}{TURN}{}",
+            self.root,
+            place.strip_prefix(&self.root).unwrap_or(place)
+        )
     }
 
-    /// The lock to whose places such a key belongs, or such keys that begin with this.
+    /// The lock of this turn key, or of the turn keys that begin with this.
     pub(crate) fn name_of_turn(&self, key: &str) -> Option<Name> {
         name_of(key.strip_prefix(&self.root)?.strip_prefix(TURN)?)
     }
 
-    /// The lock to which `key` belongs; `None` for a key that cannot be ours or another tool's on one of our names.
+    /// The lock to which `key` belongs; `None` for a key that can belong neither to this library
+    /// nor to another tool's lock with one of these names.
     pub(crate) fn name_of(&self, key: &str) -> Option<Name> {
         name_of(key.strip_prefix(&self.root)?)
     }
@@ -70,7 +76,9 @@ impl Keys {
 
 fn name_of(key: &str) -> Option<Name> {
     let (name, _) = key.split_once('/')?;
-    unescape(name, |c| c == '/').filter(|name| !name.is_empty()).map(Name::from)
+    unescape(name, |c| c == '/')
+        .filter(|name| !name.is_empty())
+        .map(Name::from)
 }
 
 /// The key of a place.
@@ -78,9 +86,12 @@ pub(crate) fn place(prefix: &str, lease: i64, slot: usize) -> String {
     format!("{prefix}{lease:x}-{slot}")
 }
 
-/// The session's lease in the key of a place of this library, under `prefix`; other tools write the lease alone.
+/// The session's lease in the key of a place of this library under `prefix`; other tools write the
+/// lease alone.
 pub(crate) fn lease_of(prefix: &str, key: &[u8]) -> Option<i64> {
-    let (lease, slot) = str::from_utf8(key.strip_prefix(prefix.as_bytes())?).ok()?.split_once('-')?;
+    let (lease, slot) = str::from_utf8(key.strip_prefix(prefix.as_bytes())?)
+        .ok()?
+        .split_once('-')?;
     slot.parse::<u32>().ok()?;
     i64::from_str_radix(lease, 16).ok()
 }
@@ -93,30 +104,72 @@ mod tests {
 
     #[test]
     fn names_come_back_and_never_interact() {
-        let names =
-            ["a", "a/b", "a%2Fb", "a%252Fb", "%", "%25", "%session", "{a}", "\"", " ", "é漢\u{1F512}", "a/", "/"];
-        let keys = Keys { root: "prod/".into() };
+        let names = [
+            "a",
+            "a/b",
+            "a%2Fb",
+            "a%252Fb",
+            "%",
+            "%25",
+            "%session",
+            "{a}",
+            "\"",
+            " ",
+            "é漢\u{1F512}",
+            "a/",
+            "/",
+        ];
+        let keys = Keys {
+            root: "prod/".into(),
+        };
         let prefixes: Vec<_> = names.iter().map(|n| keys.prefix(&Name::from(*n))).collect();
         for (i, prefix) in prefixes.iter().enumerate() {
             let key = place(prefix, 0x1234, 7);
             assert_eq!(keys.name_of(&key), Some(Name::from(names[i])));
             assert_eq!(lease_of(prefix, key.as_bytes()), Some(0x1234));
-            assert!(prefixes.iter().filter(|other| key.starts_with(&***other)).count() == 1, "{key}");
-            assert!(!keys.evictions().starts_with(&**prefix) && !"prod/%session/1234".starts_with(&**prefix));
+            assert!(
+                prefixes
+                    .iter()
+                    .filter(|other| key.starts_with(&***other))
+                    .count()
+                    == 1,
+                "{key}"
+            );
+            assert!(
+                !keys.evictions().starts_with(&**prefix)
+                    && !"prod/%session/1234".starts_with(&**prefix)
+            );
         }
         assert_eq!(&*prefixes[0], "prod/a/");
-        assert_eq!(&*Keys { root: "".into() }.prefix(&"orders/42".into()), "orders%2F42/");
+        assert_eq!(
+            &*Keys { root: "".into() }.prefix(&"orders/42".into()),
+            "orders%2F42/"
+        );
     }
 
     #[test]
     fn what_is_not_ours_is_told_apart() {
         assert_eq!(lease_of("a/", b"a/694d7-0"), Some(0x694d7));
         assert_eq!(lease_of("a/", b"a/694d7-12"), Some(0x694d7));
-        for foreign in ["a/694d7", "a/694d7-12r", "a/x-0", "a/694d7-", "a/694d7-r", "b/694d7-0", "a/"] {
+        for foreign in [
+            "a/694d7",
+            "a/694d7-12r",
+            "a/x-0",
+            "a/694d7-",
+            "a/694d7-r",
+            "b/694d7-0",
+            "a/",
+        ] {
             assert_eq!(lease_of("a/", foreign.as_bytes()), None, "{foreign}");
         }
         let keys = Keys { root: "".into() };
-        for key in ["%session/1", "%evicted/1", "%base", "/registry/pods", "plain"] {
+        for key in [
+            "%session/1",
+            "%evicted/1",
+            "%base",
+            "/registry/pods",
+            "plain",
+        ] {
             assert_eq!(keys.name_of(key), None, "{key}");
         }
     }
@@ -130,29 +183,51 @@ mod tests {
                     assert!(key.starts_with(&*keys.prefix(&name)));
                 }
                 let prefix = keys.prefix(&Name::from(key));
-                assert_eq!(keys.name_of(&place(&prefix, 7, 1)), (!key.is_empty()).then(|| Name::from(key)));
+                assert_eq!(
+                    keys.name_of(&place(&prefix, 7, 1)),
+                    (!key.is_empty()).then(|| Name::from(key))
+                );
             }
             if let Some(lease) = lease_of("a/", key.as_bytes()) {
-                assert_eq!(lease_of("a/", place("a/", lease, 0).as_bytes()), Some(lease));
+                assert_eq!(
+                    lease_of("a/", place("a/", lease, 0).as_bytes()),
+                    Some(lease)
+                );
             }
         });
     }
 
-    /// What is kept beside the locks has keys that are no lock's, and says to which lock it belongs.
+    /// The keys beside the locks belong to no lock's queue; a turn key tells the lock to which it
+    /// belongs.
     #[test]
     fn what_lies_beside_the_locks_is_of_no_name() {
         for root in ["", "prod/"] {
             let keys = Keys { root: root.into() };
             let place = place(&keys.prefix(&"a/b".into()), 0x1234, 7);
-            let beside = [keys.base(), keys.evictions(), keys.eviction(9, &place), keys.turn(&place)];
+            let beside = [
+                keys.base(),
+                keys.evictions(),
+                keys.eviction(9, &place),
+                keys.turn(&place),
+            ];
             for (i, key) in beside.iter().enumerate() {
                 assert!(key.starts_with(root) && key.len() > root.len() + 1, "{key}");
-                assert_eq!(keys.name_of_turn(key), (i == 3).then(|| "a/b".into()), "{key}");
-                assert!(beside.iter().filter(|other| *other == key).count() == 1, "{beside:?}");
+                assert_eq!(
+                    keys.name_of_turn(key),
+                    (i == 3).then(|| "a/b".into()),
+                    "{key}"
+                );
+                assert!(
+                    beside.iter().filter(|other| *other == key).count() == 1,
+                    "{beside:?}"
+                );
             }
             assert!(beside[2].starts_with(&beside[1]) && beside[2].ends_with(&place));
             assert_ne!(keys.eviction(9, &place), keys.eviction(10, &place));
-            assert_ne!(keys.turn(&place), keys.turn(&super::place(&keys.prefix(&"a".into()), 0x1234, 7)));
+            assert_ne!(
+                keys.turn(&place),
+                keys.turn(&super::place(&keys.prefix(&"a".into()), 0x1234, 7))
+            );
         }
     }
 }

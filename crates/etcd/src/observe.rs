@@ -1,5 +1,5 @@
-//! What the mirrors show, reported to those concerned: changes of the names for which a claim of this client waits or that it
-//! observes, and evictions.
+//! Reports the changes of the mirrors: those of names for which a claim of this client waits or
+//! that it observes, and evictions.
 //!
 //! An eviction leaves a note under the holder's lease, in the same transaction: see `names`.
 
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::GetOptions;
-use leasehold_core::seam::{ClaimId, Subscription};
+use leasehold_core::backend::{ClaimId, Subscription};
 use leasehold_core::{Loss, Name};
 use tokio::time::sleep;
 
@@ -20,12 +20,16 @@ use crate::claim::shared::Shared;
 use crate::client::watch::Range;
 use crate::observe::changes::{Changes, changes};
 
-/// How long the release of the entry before a waiter may be known before the key that names the waiter.
+/// The time that a waiter waits for its turn key after the mirror has shown the end of the entry
+/// before it.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 impl Shared {
-    /// Reports all changes until the client is shut.
-    pub(crate) async fn watch(self: Arc<Self>) {
+    /// Reports all changes until the client is shut. `anew`: another runtime did so before.
+    pub(crate) async fn watch(self: Arc<Self>, anew: bool) {
+        if anew {
+            self.notifier.notify_all();
+        }
         let changed = |key: &str| match self.keys.name_of(key) {
             Some(name) if key.ends_with('/') => self.report_queue(&mut self.claims(), &name, None),
             Some(name) => self.report_before(&mut self.claims(), &name, |_| true),
@@ -34,10 +38,10 @@ impl Shared {
                 None => self.report_evictions(),
             },
         };
-        self.mirrors.run(changed).await;
+        self.mirrors.run(anew, changed).await;
     }
 
-    /// Reports what the entries before these claims say.
+    /// Reports the changes of the watched entries before these claims.
     pub(crate) fn report_before(
         self: &Arc<Self>,
         claims: &mut OwnClaims,
@@ -47,13 +51,19 @@ impl Shared {
         self.report(name, Changes::of_before(claims.of(name).filter(of), true));
     }
 
-    /// Reports which of these claims were named.
+    /// Reports the claims of the name that a turn key names.
     pub(crate) fn report_turns(self: &Arc<Self>, claims: &mut OwnClaims, name: &Name) {
         self.report(name, Changes::of_turns(claims.of(name)));
     }
 
-    /// Reports what is new of the name, if its queue is mirrored. `stood`: the claim whose answer has come.
-    pub(crate) fn report_queue(self: &Arc<Self>, claims: &mut OwnClaims, name: &Name, stood: Option<ClaimId>) {
+    /// Reports the changes of the name if its queue is mirrored. `stood`: the claim whose answer
+    /// has come.
+    pub(crate) fn report_queue(
+        self: &Arc<Self>,
+        claims: &mut OwnClaims,
+        name: &Name,
+        stood: Option<ClaimId>,
+    ) {
         if let Some(mirror) = self.mirrors.get(&Range::Prefix(self.keys.prefix(name))) {
             self.report(name, changes(claims.of(name), &mut mirror.lock(), stood));
         }
@@ -70,14 +80,19 @@ impl Shared {
             self.notifier.granted(id, grant);
         }
         for id in changes.soon {
-            let (shared, name) = (self.clone(), name.clone());
+            let shared = self.clone();
+            let name = name.clone();
             tokio::spawn(async move {
                 sleep(PATIENCE).await;
-                let changes = Changes::of_before(shared.claims().of(&name).filter(|own| own.id == id), false);
+                let changes =
+                    Changes::of_before(shared.claims().of(&name).filter(|own| own.id == id), false);
                 shared.report(&name, changes);
             });
         }
-        changes.again.into_iter().for_each(|id| self.notifier.claim_again(id));
+        changes
+            .again
+            .into_iter()
+            .for_each(|id| self.notifier.claim_again(id));
         for own in changes.gone {
             if own.granted {
                 tokio::spawn(self.clone().report_deleted(own));
@@ -87,16 +102,21 @@ impl Shared {
         }
     }
 
-    /// A hold was deleted: by an eviction, or else by hand.
+    /// Reports a hold that was deleted, by an eviction or else by hand.
     async fn report_deleted(self: Arc<Self>, own: OwnClaim) {
-        let note = self.cluster.get(self.eviction_note(&own), GetOptions::new()).await;
+        let note = self
+            .cluster
+            .get(self.eviction_note(&own), GetOptions::new())
+            .await;
         let evicted = note.is_ok_and(|note| note.count() > 0);
-        self.notifier.lost(own.id, if evicted { Loss::Evicted } else { Loss::Gone });
+        self.notifier
+            .lost(own.id, if evicted { Loss::Evicted } else { Loss::Gone });
     }
 
-    /// Reports the places that were evicted: they are no more.
+    /// Reports the places that were evicted: they have ended.
     fn report_evictions(&self) {
-        let (mut claims, evictions) = (self.claims(), self.mirrors.always.lock());
+        let mut claims = self.claims();
+        let evictions = self.mirrors.always.lock();
         let notes: HashSet<&[u8]> = evictions.keys.iter().map(|key| &*key.name).collect();
         for (_, own) in claims.all() {
             if own.created != 0 && notes.contains(self.eviction_note(own).as_bytes()) {
@@ -106,18 +126,23 @@ impl Shared {
         }
     }
 
-    /// Whether the mirror has a note that the place was evicted.
+    /// Returns whether the mirror has a note that the place was evicted.
     pub(crate) fn was_evicted(&self, own: &OwnClaim) -> bool {
         let note = self.eviction_note(own);
-        self.mirrors.always.lock().keys.iter().any(|key| key.name == note.as_bytes())
+        self.mirrors
+            .always
+            .lock()
+            .keys
+            .iter()
+            .any(|key| key.name == note.as_bytes())
     }
 
-    /// The note that the place was evicted.
+    /// The key of the note that the place was evicted.
     fn eviction_note(&self, own: &OwnClaim) -> String {
         self.keys.eviction(own.created, &own.key.path)
     }
 
-    /// From now on until what it returns is dropped, changes of this name's holder are reported.
+    /// Reports changes of this name's holder from now on, until the returned value is dropped.
     pub(crate) fn observe(&self, name: &Name) -> Subscription {
         let mirror = self.mirrors.follow(Range::Prefix(self.keys.prefix(name)));
         self.notifier.holder_changed(name);

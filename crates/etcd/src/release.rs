@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{PutOptions, TxnOp};
-use leasehold_core::seam::{Claim, ClaimId, Moment};
+use leasehold_core::backend::{Claim, ClaimId, Moment};
 use leasehold_core::{ErrorKind, Name, Result};
 
 use crate::claim::own::OwnClaim;
@@ -12,7 +12,7 @@ use crate::claim::shared::Shared;
 use crate::error::Failure;
 
 impl Shared {
-    /// Leaves nothing of the claim.
+    /// Removes all of the claim from the store.
     pub(crate) async fn release(self: &Arc<Self>, name: &Name, id: ClaimId) -> Result<(), Failure> {
         let known = self.claims().get(name, id).map(OwnClaim::begin_release);
         match known {
@@ -21,8 +21,12 @@ impl Shared {
         }
     }
 
-    /// The same of one whose release has begun.
-    pub(crate) async fn end_release(self: &Arc<Self>, name: &Name, own: &OwnClaim) -> Result<(), Failure> {
+    /// Ends a release that has begun.
+    pub(crate) async fn end_release(
+        self: &Arc<Self>,
+        name: &Name,
+        own: &OwnClaim,
+    ) -> Result<(), Failure> {
         match self.under(own.session(), self.remove(own).await) {
             Err(failure) if failure.kind != ErrorKind::Lost => return Err(failure),
             _ => self.claims().remove_released(name, own),
@@ -33,21 +37,31 @@ impl Shared {
     async fn remove(self: &Arc<Self>, own: &OwnClaim) -> Result<(), Failure> {
         if own.turns.is_some() && own.created != 0 && !own.doubt {
             match self.hand_on(own).await {
-                // Nothing can be written, or not this; it can still be deleted.
+                // The server writes nothing, or refuses this; the key can still be deleted.
                 Err(failure)
-                    if failure.is_full() || !matches!(failure.kind, ErrorKind::Unavailable | ErrorKind::Ambiguous) => {}
+                    if failure.is_full()
+                        || !matches!(
+                            failure.kind,
+                            ErrorKind::Unavailable | ErrorKind::Ambiguous
+                        ) => {}
                 removed => return removed,
             }
         }
         self.cluster.remove(&own.key, own.created, own.doubt).await
     }
 
-    /// Moves the hold to a lease of its own, which is never renewed. Its key stays where it is, so it is the same hold to all
-    /// other clients, whatever becomes of its session; and `release` still finds it.
+    /// Moves the hold to a lease of its own that is never renewed. Its key stays in its place, so
+    /// to all other clients it is the same hold, whatever becomes of its session; and `release`
+    /// still finds it.
     pub(crate) async fn release_after(&self, claim: &Claim, rest: Duration) -> Result<()> {
-        let known = self.claims().get(&claim.name, claim.id).filter(|own| own.created != 0).cloned();
+        let known = self
+            .claims()
+            .get(&claim.name, claim.id)
+            .filter(|own| own.created != 0)
+            .cloned();
         let Some(own) = known else { return Ok(()) };
-        // It goes on to exist when we have forgotten it: no later claim of ours may take its key for its own.
+        // The key outlives the record of it: no later claim of this client may take the key for its
+        // own.
         own.session().close();
         let (lease, end) = self.sessions.last_lease(rest).await?;
         let same = PutOptions::new().with_lease(lease).with_ignore_value();
@@ -56,10 +70,16 @@ impl Shared {
             // A late request would create the key once more when it has lapsed.
             moved.push(own.session().closing());
         }
-        let there = self.cluster.change(own.key.was_created(own.created), moved).await?;
+        let there = self
+            .cluster
+            .change(own.key.was_created(own.created), moved)
+            .await?;
         let mut claims = self.claims();
         claims.remove_lapsed(Moment::now());
-        if let Some(now) = claims.get(&claim.name, claim.id).filter(|now| now.created == own.created) {
+        if let Some(now) = claims
+            .get(&claim.name, claim.id)
+            .filter(|now| now.created == own.created)
+        {
             (now.releasing, now.lapses_at) = (true, Some(end));
         }
         if !there {

@@ -2,7 +2,7 @@
 
 use proptest::prelude::{Strategy, any};
 
-/// What parsers look for, and where they go wrong.
+/// Words that parsers search for, and words at which they fail.
 const WORDS: [&[u8]; 36] = [
     b" ",
     b"\n",
@@ -41,7 +41,7 @@ const WORDS: [&[u8]; 36] = [
     b"0",
     b"null",
 ];
-/// What stands in the place of a number.
+/// Replacements for a number.
 const NUMBERS: [&str; 18] = [
     "0",
     "1",
@@ -63,7 +63,7 @@ const NUMBERS: [&str; 18] = [
     "",
 ];
 
-/// What is done, where, and with what.
+/// The kind of the change, its position, and its material.
 pub(crate) type Change = (u8, u16, u8);
 
 /// A few of them.
@@ -74,9 +74,11 @@ pub(crate) fn changes() -> impl Strategy<Value = Vec<Change>> {
 /// The changed input. Others of the corpus lend their parts.
 pub(crate) fn changed(mut input: Vec<u8>, change: Change, corpus: &[Vec<u8>]) -> Vec<u8> {
     let (kind, at, with) = change;
-    let (at, with) = (usize::from(at) % (input.len() + 1), usize::from(with));
+    let at = usize::from(at) % (input.len() + 1);
+    let with = usize::from(with);
     let end = (at + 1 + with % 16).min(input.len());
-    let mut put = |from: usize, to: usize, bytes: &[u8]| drop(input.splice(from..to, bytes.iter().copied()));
+    let mut put =
+        |from: usize, to: usize, bytes: &[u8]| drop(input.splice(from..to, bytes.iter().copied()));
     match kind {
         0 => put(at, at, WORDS[with % WORDS.len()]),
         1 => put(at, at, &[change.2]),
@@ -92,7 +94,9 @@ pub(crate) fn changed(mut input: Vec<u8>, change: Change, corpus: &[Vec<u8>]) ->
         7 => {
             let is_digit = |at: &usize| input[*at].is_ascii_digit();
             let from = (at..input.len()).find(is_digit).unwrap_or(at);
-            let to = (from..input.len()).find(|at| !is_digit(at)).unwrap_or(input.len());
+            let to = (from..input.len())
+                .find(|at| !is_digit(at))
+                .unwrap_or(input.len());
             input.splice(from..to, NUMBERS[with % NUMBERS.len()].bytes());
         }
         // Long enough for what grows faster than its input, and rare.

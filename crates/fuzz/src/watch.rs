@@ -48,6 +48,9 @@ impl Watch {
 
 #[allow(clippy::print_stderr, reason = "the test can be ended in no other way")]
 fn hangs(input: &[u8]) {
-    eprintln!("no answer to this line of the corpus within {LIMIT:?}: {}", input.escape_ascii());
+    eprintln!(
+        "no answer to this line of the corpus within {LIMIT:?}: {}",
+        input.escape_ascii()
+    );
     exit(101);
 }

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use leasehold_core::seam::{
-    Admission, Claim, ClaimId, Claimed, Mode, Moment, WaitPolicy, Waiting, admit, holding, same_permits,
+use leasehold_core::backend::{
+    Admission, Claim, ClaimId, Claimed, Mode, Moment, WaitPolicy, Waiting, admit, holding,
+    same_permits,
 };
 use leasehold_core::{Contention, Result};
 
@@ -21,24 +22,39 @@ pub(crate) struct Queue {
 impl Default for Queue {
     fn default() -> Queue {
         // Most locks have one holder and no waiter.
-        Queue { entries: VecDeque::with_capacity(1), lives_until: None }
+        Queue {
+            entries: VecDeque::with_capacity(1),
+            lives_until: None,
+        }
     }
 }
 
 impl Queue {
     /// Removes the dead, and grants to each waiter that is admitted now. Its client is notified, unless its own request asks.
-    pub(crate) fn admit_waiters(&mut self, now: Moment, tokens: &mut Tokens, asking: Option<ClaimId>) {
+    pub(crate) fn admit_waiters(
+        &mut self,
+        now: Moment,
+        tokens: &mut Tokens,
+        asking: Option<ClaimId>,
+    ) {
         if self.lives_until.is_none_or(|until| until <= now) {
             self.entries.retain(|entry| entry.deadline() > now);
             self.lives_until = self.entries.iter().map(Entry::deadline).min();
         }
         let holders = holding(self.modes());
-        for entry in self.entries.iter_mut().take(holders).filter(|entry| !entry.holds()) {
+        for entry in self
+            .entries
+            .iter_mut()
+            .take(holders)
+            .filter(|entry| !entry.holds())
+        {
             entry.admit(tokens, now);
             if asking != Some(entry.claim.id)
                 && let Some(grant) = entry.grant()
             {
-                entry.link.notify(|notifier| notifier.granted(entry.claim.id, grant));
+                entry
+                    .link
+                    .notify(|notifier| notifier.granted(entry.claim.id, grant));
             }
         }
     }
@@ -48,9 +64,18 @@ impl Queue {
         self.lives_until = self.lives_until.map(|until| until.min(at));
     }
 
-    pub(crate) fn claim(&mut self, claim: &Claim, link: &Link, now: Moment, tokens: &mut Tokens) -> Result<Claimed> {
+    pub(crate) fn claim(
+        &mut self,
+        claim: &Claim,
+        link: &Link,
+        now: Moment,
+        tokens: &mut Tokens,
+    ) -> Result<Claimed> {
         RAISES.check(claim.floor)?;
-        let known = self.entries.iter().position(|entry| entry.claim.id == claim.id);
+        let known = self
+            .entries
+            .iter()
+            .position(|entry| entry.claim.id == claim.id);
         let at = known.unwrap_or(self.entries.len());
         if known.is_none() {
             same_permits(self.modes(), claim.mode)?;
@@ -76,12 +101,17 @@ impl Queue {
         let free = self.holders().map(Entry::deadline).min();
         let retry_after = free.map_or(claim.ttl, |at| at.since(now)) + Duration::from_millis(1);
         let who = self.contention(at, now);
-        Ok(Claimed::Waiting(Waiting::new(link.place().clone(), who).retry_after(retry_after)))
+        Ok(Claimed::Waiting(
+            Waiting::new(link.place().clone(), who).retry_after(retry_after),
+        ))
     }
 
     /// Which claim is in the queue before this one, if it is not empty.
     pub(crate) fn blocked_by(&self, id: ClaimId, now: Moment) -> Option<Contention> {
-        self.entries.front().filter(|first| first.claim.id != id).map(|_| self.contention(self.entries.len(), now))
+        self.entries
+            .front()
+            .filter(|first| first.claim.id != id)
+            .map(|_| self.contention(self.entries.len(), now))
     }
 
     /// Those that hold.
@@ -89,17 +119,21 @@ impl Queue {
         self.entries.iter().take_while(|entry| entry.holds())
     }
 
-    /// Whether a claim of this mode that comes now would hold.
+    /// Returns whether a claim of this mode would hold if it came now.
     fn is_admitted(&self, mode: Mode) -> bool {
-        self.entries.is_empty() || admit(&self.modes().copied().collect::<Vec<_>>(), mode) == Admission::In
+        self.entries.is_empty()
+            || admit(&self.modes().copied().collect::<Vec<_>>(), mode) == Admission::In
     }
 
     /// Which holder is in the way of the entry at `at`.
     fn contention(&self, at: usize, now: Moment) -> Contention {
         let waiting = self.entries.len() - self.holders().count();
         let first = self.holders().next();
-        let by = |first: &Entry| Contention::from(&first.shown(now)).held_for(now.since(first.began));
-        first.map_or_else(Contention::unknown, by).waiters(waiting - usize::from(at < self.entries.len()))
+        let by =
+            |first: &Entry| Contention::from(&first.shown(now)).held_for(now.since(first.began));
+        first
+            .map_or_else(Contention::unknown, by)
+            .waiters(waiting - usize::from(at < self.entries.len()))
     }
 
     fn modes(&self) -> impl Iterator<Item = &Mode> {

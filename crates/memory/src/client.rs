@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use leasehold_core::seam::{Notifier, Place};
+use leasehold_core::backend::{Notifier, Place};
 
-/// Where a client is notified, and what arrives on its way. Its notifications are lost while its replies are.
+/// The way to one client: its notifier, and the messages that arrive. Its notifications are lost while its replies are.
 #[derive(Clone)]
 pub(crate) struct Link(Arc<Inner>);
 
@@ -16,7 +16,7 @@ struct Inner {
     passes: AtomicU8,
 }
 
-/// What arrives between a client and the store.
+/// The messages that arrive between a client and the store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Passes {
     All = 0,
@@ -28,7 +28,11 @@ pub(crate) enum Passes {
 impl Link {
     /// A link to the store whose claims have this place.
     pub(crate) fn to(place: Place) -> Link {
-        Link(Arc::new(Inner { place, notifier: Notifier::new(), passes: AtomicU8::new(Passes::All as u8) }))
+        Link(Arc::new(Inner {
+            place,
+            notifier: Notifier::new(),
+            passes: AtomicU8::new(Passes::All as u8),
+        }))
     }
 
     pub(crate) fn place(&self) -> &Place {

@@ -2,8 +2,9 @@
 
 use std::time::SystemTime;
 
-use leasehold_core::seam::{Claim, Grant, Mode, Moment, Validity};
-use leasehold_core::{FencingToken, Participant, Raises};
+use leasehold_core::backend::Raises;
+use leasehold_core::backend::{Claim, Grant, Mode, Moment, Validity};
+use leasehold_core::{FencingToken, Participant};
 
 use crate::client::Link;
 
@@ -11,7 +12,7 @@ use crate::client::Link;
 #[derive(Default)]
 pub(crate) struct Tokens(u64);
 
-/// How tokens are raised, at most to what is far from their end.
+/// Tokens are raised with holds, up to a limit that is far from their end.
 pub(crate) const RAISES: Raises = Raises::Holds(FencingToken::new(1 << 62));
 
 impl Tokens {
@@ -48,7 +49,14 @@ pub(crate) struct Entry {
 
 impl Entry {
     pub(crate) fn new(claim: &Claim, link: &Link, now: Moment) -> Entry {
-        Entry { claim: claim.clone(), link: link.clone(), sent: now, ends: None, token: None, began: now }
+        Entry {
+            claim: claim.clone(),
+            link: link.clone(),
+            sent: now,
+            ends: None,
+            token: None,
+            began: now,
+        }
     }
 
     pub(crate) fn deadline(&self) -> Moment {
@@ -76,12 +84,15 @@ impl Entry {
         self.began = now;
     }
 
-    /// What it was asked for with `floor` becomes true of it (S16).
+    /// Raises the entry to `floor` (S16).
     pub(crate) fn raise(&mut self, floor: Option<FencingToken>, tokens: &mut Tokens) {
         self.claim.floor = self.claim.floor.max(floor);
-        let Some((first, turns)) = self.token.filter(|(first, _)| first.get() < self.floor()) else { return };
+        let Some((first, turns)) = self.token.filter(|(first, _)| first.get() < self.floor())
+        else {
+            return;
+        };
         let raised = if self.claim.mode == Mode::Exclusive {
-            // Nobody was granted the lock since it was: whatever others have, this is greater.
+            // No grant has followed this one, so the raised token is greater than all others.
             tokens.raise(self.floor() + u64::from(turns) - 1);
             FencingToken::new(self.floor())
         } else {
@@ -99,9 +110,11 @@ impl Entry {
         Some(Grant::new(self.link.place().clone(), token, self.validity()).turns(turns))
     }
 
-    /// Whether this token is one of this hold's turns.
+    /// Returns whether this token is one of this hold's turns.
     pub(crate) fn owns(&self, token: FencingToken) -> bool {
-        self.token.is_some_and(|(first, turns)| (first.get()..first.get() + u64::from(turns)).contains(&token.get()))
+        self.token.is_some_and(|(first, turns)| {
+            (first.get()..first.get() + u64::from(turns)).contains(&token.get())
+        })
     }
 
     pub(crate) fn shown(&self, now: Moment) -> Participant {

@@ -12,7 +12,9 @@ impl Queue {
         self.entries.retain(|entry| {
             let ends = entry.holds() && which(entry);
             if let Some(loss) = loss.filter(|_| ends) {
-                entry.link.notify(|notifier| notifier.lost(entry.claim.id, loss));
+                entry
+                    .link
+                    .notify(|notifier| notifier.lost(entry.claim.id, loss));
             }
             !ends
         });

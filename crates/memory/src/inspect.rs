@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leasehold_core::seam::Moment;
+use leasehold_core::backend::Moment;
 use leasehold_core::{FencingToken, LockQueue};
 
 use crate::claim::Queue;
@@ -16,6 +16,12 @@ impl Queue {
 
     /// The holders and their labels. Observers are notified when they change.
     pub(crate) fn leaders(&self) -> Vec<(FencingToken, Arc<str>)> {
-        self.holders().filter_map(|entry| entry.token.map(|(token, _)| (token, entry.claim.label.clone()))).collect()
+        self.holders()
+            .filter_map(|entry| {
+                entry
+                    .token
+                    .map(|(token, _)| (token, entry.claim.label.clone()))
+            })
+            .collect()
     }
 }

@@ -15,12 +15,14 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use leasehold_core::seam::{
-    Backend, Claim, ClaimId, Claimed, ClaimedAll, Clock, LeaseRef, Moment, Notifier, Place, Renewal, Subscription,
-    VirtualClock, async_trait,
+use leasehold_core::backend::{
+    Backend, Claim, ClaimId, Claimed, ClaimedAll, Clock, LeaseRef, Moment, Notifier, Place, Raises,
+    Renewal, Subscription, TokenFloor, VirtualClock, async_trait,
 };
 use leasehold_core::support::locked;
-use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Loss, Name, Result};
+use leasehold_core::{
+    Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Loss, Name, Result,
+};
 use tokio::task::coop::consume_budget;
 
 use crate::claim::Queue;
@@ -54,7 +56,7 @@ pub struct Memory {
     link: Link,
 }
 
-/// What the clients of one store share.
+/// The state that the clients of one store share.
 struct World {
     clock: Clock,
     state: Mutex<State>,
@@ -84,7 +86,10 @@ impl Memory {
     pub async fn connect(url: &str) -> Result<Memory> {
         match url {
             "memory://" => Ok(Memory::new()),
-            _ => Err(Error::new(ErrorKind::Invalid, "memory:// takes neither host nor path")),
+            _ => Err(Error::new(
+                ErrorKind::Invalid,
+                "memory:// takes neither host nor path",
+            )),
         }
     }
 
@@ -101,12 +106,21 @@ impl Memory {
 
     fn on(clock: Clock) -> Memory {
         let link = Link::to(Place::new(ClaimId::fresh().to_string()));
-        Memory { world: Arc::new(World { clock, state: Mutex::default() }), link }
+        Memory {
+            world: Arc::new(World {
+                clock,
+                state: Mutex::default(),
+            }),
+            link,
+        }
     }
 
     /// Another client of the same store, as another process would be.
     pub fn another_client(&self) -> Memory {
-        Memory { world: self.world.clone(), link: Link::to(self.link.place().clone()) }
+        Memory {
+            world: self.world.clone(),
+            link: Link::to(self.link.place().clone()),
+        }
     }
 
     /// A client of another, empty store on the same clock: for a bridge between the two.
@@ -134,7 +148,9 @@ impl Memory {
     /// Ends the lease of the holders of `name`, now, and notifies them; says whether there were any. The next waiter is granted
     /// the lock.
     pub fn expire(&self, name: impl Into<Name>) -> bool {
-        self.with_queue(&name.into(), |queue, _, _| queue.evict(Some(Loss::Expired), |_| true))
+        self.with_queue(&name.into(), |queue, _, _| {
+            queue.evict(Some(Loss::Expired), |_| true)
+        })
     }
 
     /// Deletes the holders' entries of `name` without notifying any client, as an operator's careless command would; says
@@ -143,12 +159,20 @@ impl Memory {
         self.with_queue(&name.into(), |queue, _, _| queue.evict(None, |_| true))
     }
 
-    /// How many holders and waiters there are, over all names.
+    /// The number of holders and waiters of all names.
     pub fn entries(&self) -> usize {
-        self.swept().queues.values().map(|queue| queue.entries.len()).sum()
+        self.swept()
+            .queues
+            .values()
+            .map(|queue| queue.entries.len())
+            .sum()
     }
 
-    fn with_queue<T>(&self, name: &Name, work: impl FnOnce(&mut Queue, Moment, &mut Tokens) -> T) -> T {
+    fn with_queue<T>(
+        &self,
+        name: &Name,
+        work: impl FnOnce(&mut Queue, Moment, &mut Tokens) -> T,
+    ) -> T {
         let (mut state, now) = self.world.state();
         state.with_queue(name, now, work)
     }
@@ -169,11 +193,17 @@ impl Memory {
     async fn request<T>(&self, work: impl FnOnce(&Memory) -> T) -> Result<T> {
         consume_budget().await;
         if self.link.is(Passes::Nothing) {
-            return Err(Error::new(ErrorKind::Unavailable, "this client was cut off"));
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "this client was cut off",
+            ));
         }
         let answer = work(self);
         if self.link.is(Passes::Requests) {
-            return Err(Error::new(ErrorKind::Ambiguous, "this client hears no answers"));
+            return Err(Error::new(
+                ErrorKind::Ambiguous,
+                "this client hears no answers",
+            ));
         }
         Ok(answer)
     }
@@ -196,18 +226,30 @@ impl State {
         now: Moment,
         work: impl FnOnce(&mut Queue, Moment, &mut Tokens) -> T,
     ) -> T {
-        let State { queues, tokens, observers, spare } = self;
-        let queue = queues.entry(name.clone()).or_insert_with(|| spare.take().unwrap_or_default());
+        let State {
+            queues,
+            tokens,
+            observers,
+            spare,
+        } = self;
+        let queue = queues
+            .entry(name.clone())
+            .or_insert_with(|| spare.take().unwrap_or_default());
         let before = (!observers.is_empty()).then(|| queue.leaders());
         queue.admit_waiters(now, tokens, None);
         let outcome = work(queue, now, tokens);
         queue.admit_waiters(now, tokens, None);
         if before.is_some_and(|before| before != queue.leaders()) {
-            let links = observers.iter().filter(|observer| observer.0 == *name).map(|observer| &observer.1);
+            let links = observers
+                .iter()
+                .filter(|observer| observer.0 == *name)
+                .map(|observer| &observer.1);
             links.for_each(|link| link.notify(|notifier| notifier.holder_changed(name)));
         }
         if queue.entries.is_empty() {
-            *spare = queues.remove(name).filter(|queue| queue.entries.capacity() <= SPARE);
+            *spare = queues
+                .remove(name)
+                .filter(|queue| queue.entries.capacity() <= SPARE);
         }
         outcome
     }
@@ -215,7 +257,11 @@ impl State {
 
 impl Drop for Observation {
     fn drop(&mut self) {
-        self.0.state().0.observers.retain(|observer| !Arc::ptr_eq(observer, &self.1));
+        self.0
+            .state()
+            .0
+            .observers
+            .retain(|observer| !Arc::ptr_eq(observer, &self.1));
     }
 }
 
@@ -234,75 +280,102 @@ impl fmt::Debug for Memory {
 #[async_trait]
 impl Backend for Memory {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        let one = |queue: &mut Queue, now, tokens: &mut Tokens| queue.claim(claim, &self.link, now, tokens);
-        self.request(|store| store.with_queue(&claim.name, one)).await?
+        let one = |queue: &mut Queue, now, tokens: &mut Tokens| {
+            queue.claim(claim, &self.link, now, tokens)
+        };
+        self.request(|store| store.with_queue(&claim.name, one))
+            .await?
     }
 
     async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
         let all = |store: &Memory| {
             let (mut state, now) = store.world.state();
             for (i, claim) in claims.iter().enumerate() {
-                let blocked_by = |queue: &mut Queue, now, _: &mut Tokens| queue.blocked_by(claim.id, now);
+                let blocked_by =
+                    |queue: &mut Queue, now, _: &mut Tokens| queue.blocked_by(claim.id, now);
                 if let Some(by) = state.with_queue(&claim.name, now, blocked_by) {
                     return Ok(ClaimedAll::Busy(i, by));
                 }
             }
             let link = &self.link;
-            let one =
-                |claim: &Claim| state.with_queue(&claim.name, now, |q, now, tokens| q.claim(claim, link, now, tokens));
+            let one = |claim: &Claim| {
+                state.with_queue(&claim.name, now, |q, now, tokens| {
+                    q.claim(claim, link, now, tokens)
+                })
+            };
             claims.iter().map(one).collect()
         };
         self.request(all).await?
     }
 
     async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
-        let one = |store: &Memory, l: &LeaseRef| store.with_queue(&l.claim.name, |queue, now, _| queue.renew(l, now));
-        self.request(|store| leases.iter().map(|lease| one(store, lease)).collect()).await
+        let one = |store: &Memory, l: &LeaseRef| {
+            store.with_queue(&l.claim.name, |queue, now, _| queue.renew(l, now))
+        };
+        self.request(|store| leases.iter().map(|lease| one(store, lease)).collect())
+            .await
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
-        self.request(|store| store.with_queue(&claim.name, |queue, _, _| queue.release(claim.id))).await
+        self.request(|store| store.with_queue(&claim.name, |queue, _, _| queue.release(claim.id)))
+            .await
     }
 
-    async fn release_after(&self, claim: &Claim, _place: Option<&Place>, rest: Duration) -> Result<()> {
-        let release = |queue: &mut Queue, now, _: &mut Tokens| queue.release_after(claim.id, now + rest);
-        self.request(|store| store.with_queue(&claim.name, release)).await
+    async fn release_after(
+        &self,
+        claim: &Claim,
+        _place: Option<&Place>,
+        rest: Duration,
+    ) -> Result<()> {
+        let release =
+            |queue: &mut Queue, now, _: &mut Tokens| queue.release_after(claim.id, now + rest);
+        self.request(|store| store.with_queue(&claim.name, release))
+            .await
     }
 
     async fn inspect(&self, name: &Name) -> Result<LockQueue> {
-        self.request(|store| store.with_queue(name, |queue, now, _| queue.inspect(now))).await
+        self.request(|store| store.with_queue(name, |queue, now, _| queue.inspect(now)))
+            .await
     }
 
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
-        let wanted = |name: &&Name| name.as_str().starts_with(prefix) && after.is_none_or(|after| *name > after);
-        self.request(|store| store.swept().queues.keys().filter(wanted).take(limit).cloned().collect()).await
+        let wanted = |name: &&Name| {
+            name.as_str().starts_with(prefix) && after.is_none_or(|after| *name > after)
+        };
+        self.request(|store| {
+            store
+                .swept()
+                .queues
+                .keys()
+                .filter(wanted)
+                .take(limit)
+                .cloned()
+                .collect()
+        })
+        .await
     }
 
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        let evict = |queue: &mut Queue, _, _: &mut Tokens| queue.evict(Some(Loss::Evicted), |entry| entry.owns(token));
+        let evict = |queue: &mut Queue, _, _: &mut Tokens| {
+            queue.evict(Some(Loss::Evicted), |entry| entry.owns(token))
+        };
         self.request(|store| store.with_queue(name, evict)).await
-    }
-
-    async fn mark(&self) -> Result<FencingToken> {
-        self.request(|store| store.world.state().0.tokens.mark()).await
-    }
-
-    async fn raise(&self, number: FencingToken) -> Result<()> {
-        RAISES.check(Some(number))?;
-        self.request(|store| store.world.state().0.tokens.raise(number.get())).await
     }
 
     fn guarantees(&self) -> Guarantees {
         Guarantees::none("memory")
-            .fencing(Fencing::WhileDataLives)
-            .fairness(Fairness::Strict)
-            .pushed_wake(true)
-            .ttl(Duration::from_millis(50), Duration::from_nanos(1))
-            .recovery(Duration::from_millis(5))
-            .atomic_multi(usize::MAX)
-            .min_hold_outlives_process(true)
-            .raises(RAISES)
-            .notes("one process; lives and dies with it")
+            .with_fencing(Fencing::WhileDataLives)
+            .with_fairness(Fairness::Strict)
+            .with_pushed_wake(true)
+            .with_ttl(Duration::from_millis(50), Duration::from_nanos(1))
+            .with_recovery(Duration::from_millis(5))
+            .with_atomic_multi(usize::MAX)
+            .with_min_hold_outlives_process(true)
+            .with_notes("one process; lives and dies with it")
+    }
+
+    fn token_floor(&self) -> Option<&dyn TokenFloor> {
+        Some(self)
     }
 
     fn notifier(&self) -> Option<&Notifier> {
@@ -318,5 +391,23 @@ impl Backend for Memory {
 
     fn clock(&self) -> Clock {
         self.world.clock.clone()
+    }
+}
+
+#[async_trait]
+impl TokenFloor for Memory {
+    fn raises(&self) -> Raises {
+        RAISES
+    }
+
+    async fn mark(&self) -> Result<FencingToken> {
+        self.request(|store| store.world.state().0.tokens.mark())
+            .await
+    }
+
+    async fn raise(&self, number: FencingToken) -> Result<()> {
+        RAISES.check(Some(number))?;
+        self.request(|store| store.world.state().0.tokens.raise(number.get()))
+            .await
     }
 }

@@ -1,6 +1,6 @@
 //! `release` and `release_after`.
 
-use leasehold_core::seam::{ClaimId, Moment};
+use leasehold_core::backend::{ClaimId, Moment};
 
 use crate::claim::Queue;
 
@@ -13,10 +13,20 @@ impl Queue {
 
     /// Lets a hold end at this instant, or before if it was to end before. Waiters counted on its lease, and ask anew.
     pub(crate) fn release_after(&mut self, id: ClaimId, at: Moment) {
-        let Some(entry) = self.entries.iter_mut().find(|entry| entry.claim.id == id && entry.holds()) else { return };
+        let Some(entry) = self
+            .entries
+            .iter_mut()
+            .find(|entry| entry.claim.id == id && entry.holds())
+        else {
+            return;
+        };
         entry.ends = Some(entry.ends.map_or(at, |before| before.min(at)));
         self.ends_at(at);
         let waiting = self.entries.iter().filter(|entry| !entry.holds());
-        waiting.for_each(|entry| entry.link.notify(|notifier| notifier.claim_again(entry.claim.id)));
+        waiting.for_each(|entry| {
+            entry
+                .link
+                .notify(|notifier| notifier.claim_again(entry.claim.id));
+        });
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, LeaseRef, Mode, Place, WaitPolicy};
+use leasehold_core::backend::{Backend, Claim, LeaseRef, Mode, Place, WaitPolicy};
 use leasehold_core::{Contention, FencingToken, Name, Store};
 use leasehold_memory::Memory;
 
@@ -28,7 +28,20 @@ async fn the_dead_are_gone_unasked() {
         assert_eq!(store.list("", None, 10).await.unwrap(), []);
         assert!(!other.is_valid());
     };
-    tokio::time::timeout(Duration::from_secs(10), work).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(10), work)
+        .await
+        .unwrap();
+}
+
+/// Between the check of a turn and the write the next task may have the turn, of which the store knows nothing.
+#[tokio::test]
+async fn no_write_depends_on_a_fast_lock() {
+    let memory = Memory::new();
+    let store = Store::new(memory.clone());
+    let guard = store.lock("a").acquire().await.unwrap();
+    assert_eq!(memory.while_held(&guard, || 1), Some(1));
+    let guard = store.lock("b").fast().acquire().await.unwrap();
+    assert_eq!(memory.while_held(&guard, || 1), None);
 }
 
 /// No notification reaches a client that is cut off; it learns by asking, when it can ask again.
@@ -36,7 +49,10 @@ async fn the_dead_are_gone_unasked() {
 async fn no_notification_reaches_a_client_that_is_cut_off() {
     let (memory, _time) = Memory::with_virtual_time();
     let (here, there) = (memory.another_client(), memory.another_client());
-    let (one, two) = (Store::new(here).ttl(TTL), Store::new(there.clone()).ttl(TTL));
+    let (one, two) = (
+        Store::new(here).ttl(TTL),
+        Store::new(there.clone()).ttl(TTL),
+    );
     let guard = one.lock("a").acquire().await.unwrap();
     let waiter = tokio::spawn(two.lock("a").acquire());
     let work = async {
@@ -52,7 +68,9 @@ async fn no_notification_reaches_a_client_that_is_cut_off() {
         there.reconnect();
         waiter.await.unwrap().unwrap()
     };
-    let guard = tokio::time::timeout(Duration::from_secs(10), work).await.unwrap();
+    let guard = tokio::time::timeout(Duration::from_secs(10), work)
+        .await
+        .unwrap();
     assert!(guard.is_valid());
 }
 
@@ -64,12 +82,32 @@ async fn a_fast_try_says_which_neighbour_holds_it() {
     let second = lock.clone().label("second").acquire();
     let second = tokio::spawn(second);
     tokio::task::yield_now().await;
-    let who = lock.try_acquire().await.unwrap_err().into_contention().unwrap();
-    assert_eq!(who, Contention::by("first").token(first.fencing_token()).waiters(1));
+    let who = lock
+        .try_acquire()
+        .await
+        .unwrap_err()
+        .into_contention()
+        .unwrap();
+    assert_eq!(
+        who,
+        Contention::by("first")
+            .token(first.fencing_token())
+            .waiters(1)
+    );
     first.release().await.unwrap();
     let second = second.await.unwrap().unwrap();
-    let who = lock.acquire_timeout(Duration::ZERO).await.unwrap_err().into_contention().unwrap();
-    assert_eq!(who, Contention::by("second").token(second.fencing_token()).waiters(0));
+    let who = lock
+        .acquire_timeout(Duration::ZERO)
+        .await
+        .unwrap_err()
+        .into_contention()
+        .unwrap();
+    assert_eq!(
+        who,
+        Contention::by("second")
+            .token(second.fencing_token())
+            .waiters(0)
+    );
 }
 
 /// A task that asks in a loop leaves the others of its thread room to run: each request may yield.
@@ -77,7 +115,16 @@ async fn a_fast_try_says_which_neighbour_holds_it() {
 fn no_verb_starves_the_other_tasks_of_its_thread() {
     let claim = Claim::new("a", Mode::Exclusive, WaitPolicy::Try, TTL, "");
     let lease = LeaseRef::new(Arc::new(claim.clone()), Place::new("a"), None);
-    for verb in ["claim", "claim_all", "renew", "release", "release_after", "inspect", "list", "evict"] {
+    for verb in [
+        "claim",
+        "claim_all",
+        "renew",
+        "release",
+        "release_after",
+        "inspect",
+        "list",
+        "evict",
+    ] {
         let (claim, lease, (tell, told)) = (claim.clone(), lease.clone(), mpsc::channel());
         let busy = async move {
             let memory = Memory::new();
@@ -96,13 +143,16 @@ fn no_verb_starves_the_other_tasks_of_its_thread() {
         };
         // A thread of its own, which may be lost.
         std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .build()
+                .unwrap();
             runtime.block_on(async {
                 tokio::spawn(busy);
                 tokio::task::yield_now().await;
                 tell.send(()).unwrap();
             });
         });
-        told.recv_timeout(Duration::from_secs(30)).unwrap_or_else(|_| panic!("{verb} starves its thread"));
+        told.recv_timeout(Duration::from_secs(30))
+            .unwrap_or_else(|_| panic!("{verb} starves its thread"));
     }
 }

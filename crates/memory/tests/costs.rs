@@ -25,7 +25,14 @@ async fn of_a_cycle_and_of_a_hold() {
     let mut least = usize::MAX;
     for _ in 0..200 {
         let region = Region::new(ALLOCATOR);
-        store.lock(("orders", 42)).acquire().await.unwrap().release().await.unwrap();
+        store
+            .lock(("orders", 42))
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
         // A table that grows, or what a task in the background does, is not the cycle's.
         least = least.min(region.change().allocations + region.change().reallocations);
     }
@@ -40,7 +47,10 @@ async fn of_a_cycle_and_of_a_hold() {
         guards.push(store.lock(name).acquire().await.unwrap());
     }
     let change = region.change();
-    let each = change.bytes_allocated.saturating_sub(change.bytes_deallocated) / HOLDS;
+    let each = change
+        .bytes_allocated
+        .saturating_sub(change.bytes_deallocated)
+        / HOLDS;
     println!("{each} bytes for each held lock");
     assert!(each <= BYTES, "{each} bytes");
     drop(guards);

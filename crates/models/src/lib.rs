@@ -15,7 +15,7 @@ use stateright::{Checker, Expectation, HasDiscoveries, Model};
 /// States that one run comes to, at most, each as often as it does: some gigabytes at worst. Bounds of a model that has more are too wide.
 pub const MOST: usize = 5_000_000;
 
-/// What a run has seen.
+/// The statistics of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen {
     /// Different states.
@@ -36,7 +36,12 @@ where
     M::State: Clone + Debug + PartialEq + Hash + Send + Sync + 'static,
     M::Action: Clone + Debug + PartialEq,
 {
-    let checker = model.checker().finish_when(HasDiscoveries::AnyFailures).target_state_count(MOST).spawn_bfs().join();
+    let checker = model
+        .checker()
+        .finish_when(HasDiscoveries::AnyFailures)
+        .target_state_count(MOST)
+        .spawn_bfs()
+        .join();
     if checker.state_count() >= MOST {
         return Err(format!("there are more than {MOST} states"));
     }
@@ -44,12 +49,19 @@ where
         match (property.expectation, checker.discovery(property.name)) {
             (Expectation::Sometimes, None) => return Err(format!("never seen: {}", property.name)),
             (Expectation::Always | Expectation::Eventually, Some(path)) => {
-                return Err(format!("{} is not so after\n{}", property.name, steps(&path.into_actions())));
+                return Err(format!(
+                    "{} is not so after\n{}",
+                    property.name,
+                    steps(&path.into_actions())
+                ));
             }
             _ => {}
         }
     }
-    Ok(Seen { states: checker.unique_state_count(), depth: checker.max_depth() })
+    Ok(Seen {
+        states: checker.unique_state_count(),
+        depth: checker.max_depth(),
+    })
 }
 
 /// Looks for the shortest way to where this property does not hold: its steps, one in a line. `None`: it holds in the first [`MOST`]
@@ -61,11 +73,21 @@ where
     M::Action: Clone + Debug + PartialEq,
 {
     let found = HasDiscoveries::AnyOf([property].into());
-    let checker = model.checker().finish_when(found).target_state_count(MOST).spawn_bfs().join();
-    checker.discovery(property).map(|path| steps(&path.into_actions()))
+    let checker = model
+        .checker()
+        .finish_when(found)
+        .target_state_count(MOST)
+        .spawn_bfs()
+        .join();
+    checker
+        .discovery(property)
+        .map(|path| steps(&path.into_actions()))
 }
 
 fn steps<A: Debug>(actions: &[A]) -> String {
-    let each = actions.iter().enumerate().map(|(at, action)| format!("{:2} {action:?}\n", at + 1));
+    let each = actions
+        .iter()
+        .enumerate()
+        .map(|(at, action)| format!("{:2} {action:?}\n", at + 1));
     each.collect()
 }

@@ -1,12 +1,13 @@
-//! From a URL to what is needed to connect.
+//! The configuration of the store, and its form as a URL.
 
 mod server;
 
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
-use leasehold_core::Result;
 use leasehold_core::support::{Credentials, Host};
+use leasehold_core::{Error, Result};
 #[cfg(feature = "tls")]
 use leasehold_tls::Tls;
 
@@ -16,10 +17,11 @@ use crate::scripts::{SCHEMA, check_schema};
 
 /// The limit of one request.
 const REQUEST: Duration = Duration::from_secs(1);
-/// How many connections the verbs may open, so that one that waits for a row holds up no other.
+/// The number of connections that the verbs may open, so that one that waits for a row holds up no
+/// other.
 const CONNECTIONS: usize = 4;
 
-/// Where the server is, and how the store uses it.
+/// The address of the server, and the settings with which the store uses it.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -30,51 +32,59 @@ const CONNECTIONS: usize = 4;
 /// ```
 #[derive(Clone)]
 pub struct Config {
-    /// For the verbs and the renewals.
+    /// The database for verbs and renewals.
     pub(crate) server: Server,
-    pub(crate) bells: Bells,
+    pub(crate) listen: Listen,
     /// The schema with the tables and functions.
     pub(crate) schema: String,
     /// The limit of one request.
     pub(crate) timeout: Duration,
-    /// How many connections the verbs may open.
+    /// The number of connections that the verbs may open.
     pub(crate) connections: usize,
-    /// Whether the schema is installed where it is missing.
+    /// If set, the schema is installed where it is missing.
     pub(crate) install: bool,
 }
 
-/// Where notifications are listened to.
+/// The server on which the client listens to notifications.
 #[derive(Clone)]
-pub(crate) enum Bells {
-    /// Where the verbs are executed.
+pub(crate) enum Listen {
+    /// The server that executes the verbs.
     Same,
-    /// Past the pooler.
+    /// The server itself, past the pooler.
     At(Box<Server>),
-    /// Nowhere: waiters poll.
+    /// None: waiters poll.
     Off,
 }
 
 impl Config {
-    /// Reads `postgres://user:password@host[:port][,host[:port]…]/database`, or `postgresql://…`. Several hosts are the servers of one
-    /// cluster: that one is used which is no standby. After a `?`, joined by `&`, may stand:
+    /// Reads `postgres://user[:password]@host[:port][,host[:port]…]/database`, or `postgresql://…`.
+    /// Several hosts are the servers of one cluster: the store uses one that is no standby. After a
+    /// `?`, these parameters may follow, joined by `&`:
     ///
-    /// * `schema=name`: where the tables and functions are (`leasehold`): lower-case letters, digits and `_`. Each schema is a store of
-    ///   its own.
+    /// * `schema=name`: the schema of the tables and functions (`leasehold`): lower-case letters,
+    ///   digits and `_`. Each schema is a store of its own, and has nothing else in it, so `public`
+    ///   is refused.
     /// * `timeout=ms`: the limit of each request, from 10 to 60000 (1000).
-    /// * `connections=n`: how many connections claims and releases may open, from 1 to 64 (4). Renewals have two more, and the bell
-    ///   another one.
-    /// * `bells=host[:port]` or `bells=postgres://…`: where notifications are listened to, if the host of the URL is a pooler: the server
-    ///   itself. What this does not say is as in the URL; `@` in it is written `%40`. `bells=off`: nowhere, waiters poll.
-    /// * `install=false`: the schema is not installed where it is missing.
-    /// * `sslmode=verify-full`, with the feature `tls`: every connection is over TLS, and the server's certificate is verified, by the CAs
-    ///   of `sslrootcert=file`, or those of the operating system; `sslcert=file` and `sslkey=file` are shown to the server. Without
-    ///   it, or with `sslmode=disable`, no connection is. The modes that verify less are refused.
-    /// * `target_session_attrs=read-write` or `=primary`: what is done anyway.
+    /// * `connections=n`: the number of connections that claims and releases may open in each
+    ///   runtime, from 1 to 64 (4). Renewals may open two more, and notifications have another one.
+    ///   If the server accepts no more, one suffices for everything.
+    /// * `listen=host[:port]` or `listen=postgres://…`: the address of the server itself, for
+    ///   notifications, if the host of the URL is a pooler. Parts that it leaves out are as in the
+    ///   URL; `@` in it is written `%40`. `listen=off`: no notifications; waiters poll.
+    /// * `install=false`: a schema that is missing is not installed.
+    /// * `sslmode=verify-full`, with the feature `tls`: every connection is over TLS, and the
+    ///   server's certificate is verified by the CAs of `sslrootcert=file`, or those of the
+    ///   operating system; the client shows `sslcert=file` and `sslkey=file` to the server. Without
+    ///   it, or with `sslmode=disable`, no connection is over TLS. The modes that verify less are
+    ///   refused.
+    /// * `target_session_attrs=read-write` or `=primary`: accepted, since the store connects only
+    ///   to a primary.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](leasehold_core::ErrorKind::Invalid) for a URL that is not like this, and [`Unsupported`](leasehold_core::ErrorKind::Unsupported) for TLS without the
-    /// feature. Neither shows the credentials.
+    /// [`Invalid`](leasehold_core::ErrorKind::Invalid) for a URL of another form, and
+    /// [`Unsupported`](leasehold_core::ErrorKind::Unsupported) for TLS without the feature. Neither
+    /// shows the credentials.
     pub fn from_url(url: &str) -> Result<Config> {
         let mut address = address_of(url)?;
         let timeout = address.timeout()?;
@@ -89,47 +99,58 @@ impl Config {
             Some("false") => false,
             Some(_) => return Err(invalid("install is true or false")),
         };
-        let bells = address.take("bells");
+        let listen = address.take("listen");
         let server = Server::read(address)?;
-        let bells = match bells.as_deref() {
-            None => Bells::Same,
-            Some("off") => Bells::Off,
-            Some(place) => Bells::At(Box::new(server.beside(place)?)),
+        let listen = match listen.as_deref() {
+            None => Listen::Same,
+            Some("off") => Listen::Off,
+            Some(place) => Listen::At(Box::new(server.beside(place)?)),
         };
-        let mut config = Config { server, bells, timeout, connections, install, ..Config::default() };
+        let mut config = Config {
+            server,
+            listen,
+            timeout,
+            connections,
+            install,
+            ..Config::default()
+        };
         if let Some(schema) = schema {
             config.schema = schema;
         }
         config.check().map(|()| config)
     }
 
-    /// The schema with the tables and functions, `leasehold` unless set.
+    /// Sets the schema with the tables and functions, `leasehold` unless set.
     #[must_use]
     pub fn schema(mut self, name: impl Into<String>) -> Config {
         self.schema = name.into();
         self
     }
 
-    /// How many connections claims and releases may open, 4 unless set: from 1 to 64, and the nearest of these for any other. They are opened
-    /// when they are needed, and closed when they were not for a minute.
+    /// Sets the number of connections that claims and releases may open in each runtime, 4 unless
+    /// set: from 1 to 64, and the nearest of these for any other number. They are opened when they
+    /// are needed, and closed after a minute without use.
     #[must_use]
     pub fn connections(mut self, most: usize) -> Config {
         self.connections = most.clamp(1, 64);
         self
     }
 
-    /// The limit of each request: from 10 ms to 60 s, and the nearest of these for any other.
+    /// Sets the limit of each request: from 10 ms to 60 s, and the nearest of these for any other
+    /// duration.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Config {
         self.timeout = timeout.clamp(Duration::from_millis(10), Duration::from_secs(60));
         self
     }
 
-    /// Asks this function for the user and the password before each connection, so that they can be rotated without a restart. It
-    /// replaces those of the URL, also for the bell.
+    /// Asks this function for the user and the password before each connection, so that they can be
+    /// rotated without a restart. They replace those of the URL, also on the connection for
+    /// notifications.
     ///
-    /// PostgreSQL asks for them once in each connection. The function may take as long as connecting may; what it fails with is
-    /// [`Unavailable`](leasehold_core::ErrorKind::Unavailable) unless it is `Invalid` or `Denied`.
+    /// PostgreSQL asks for them once in each connection. The function may take as long as
+    /// connecting may; its error becomes [`Unavailable`](leasehold_core::ErrorKind::Unavailable)
+    /// unless it is `Invalid` or `Denied`.
     ///
     /// ```
     /// use leasehold_core::{Error, ErrorKind};
@@ -148,27 +169,36 @@ impl Config {
         F: Future<Output = Result<(String, String)>> + Send + 'static,
     {
         let credentials = Credentials::new(function);
-        if let Bells::At(server) = &mut self.bells {
+        if let Listen::At(server) = &mut self.listen {
             server.credentials = Some(credentials.clone());
         }
         self.server.credentials = Some(credentials);
         self
     }
 
-    /// Makes every connection over TLS, and none without.
+    /// Makes every connection over TLS with these settings, and none without.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Config {
-        if let Bells::At(server) = &mut self.bells {
+        if let Listen::At(server) = &mut self.listen {
             server.tls = Some(tls.clone());
         }
         self.server.tls = Some(tls);
         self
     }
 
-    /// Whether something was configured wrongly.
+    /// Refuses a name of a schema that is not allowed.
     pub(crate) fn check(&self) -> Result<()> {
         check_schema(&self.schema)
+    }
+}
+
+impl FromStr for Config {
+    type Err = Error;
+
+    /// Reads a URL, as [`from_url`](Config::from_url) does.
+    fn from_str(url: &str) -> Result<Config> {
+        Config::from_url(url)
     }
 }
 
@@ -176,7 +206,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             server: Server::default(),
-            bells: Bells::Same,
+            listen: Listen::Same,
             schema: SCHEMA.to_owned(),
             timeout: REQUEST,
             connections: CONNECTIONS,
@@ -189,7 +219,13 @@ impl Default for Config {
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hosts: Vec<String> = self.server.hosts.iter().map(Host::to_string).collect();
-        write!(f, "{}/{}, schema {}", hosts.join(","), self.server.database, self.schema)
+        write!(
+            f,
+            "{}/{}, schema {}",
+            hosts.join(","),
+            self.server.database,
+            self.schema
+        )
     }
 }
 
@@ -204,27 +240,61 @@ mod tests {
     async fn a_url_says_where_and_as_whom() {
         let url = "postgresql://me:p%40ss%2Fword@10.0.0.1,[::1]:7/orders?timeout=250&schema=locks&connections=2&install=false";
         let config = Config::from_url(url).unwrap();
-        assert_eq!(format!("{config:?}"), "10.0.0.1:5432,[::1]:7/orders, schema locks");
-        assert_eq!((config.timeout, config.connections, config.install), (Duration::from_millis(250), 2, false));
-        assert_eq!(config.server.user().await.unwrap(), ("me".into(), Some("p@ss/word".into())));
-        assert!(matches!(config.bells, Bells::Same));
+        assert_eq!(
+            format!("{config:?}"),
+            "10.0.0.1:5432,[::1]:7/orders, schema locks"
+        );
+        assert_eq!(
+            (config.timeout, config.connections, config.install),
+            (Duration::from_millis(250), 2, false)
+        );
+        assert_eq!(
+            config.server.user().await.unwrap(),
+            ("me".into(), Some("p@ss/word".into()))
+        );
+        assert!(matches!(config.listen, Listen::Same));
+        // Without a password: for a server that asks for none, or for a certificate.
+        for url in ["postgres://me@h/db", "postgres://me@h/db?timeout=250"] {
+            let alone = Config::from_url(url).unwrap();
+            assert_eq!(alone.server.user().await.unwrap(), ("me".into(), None));
+        }
         let nobody = Config::from_url("postgres://h/db").unwrap();
-        assert_eq!(nobody.server.user().await.unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(
+            nobody.server.user().await.unwrap_err().kind(),
+            ErrorKind::Invalid
+        );
     }
 
     #[tokio::test]
     async fn the_bell_may_be_elsewhere_with_the_same_user() {
-        let at = |url: &str| match Config::from_url(url).unwrap().bells {
-            Bells::At(server) => *server,
-            Bells::Same | Bells::Off => panic!("{url}"),
+        let at = |url: &str| match Config::from_url(url).unwrap().listen {
+            Listen::At(server) => *server,
+            Listen::Same | Listen::Off => panic!("{url}"),
         };
-        let short = at("postgres://me:secret@pool:6432/db?bells=direct:7");
-        assert_eq!((short.hosts[0].to_string(), &*short.database), ("direct:7".into(), "db"));
-        assert_eq!(short.user().await.unwrap(), ("me".into(), Some("secret".into())));
-        let long = at("postgres://me:secret@pool/db?bells=postgres://you:other%40direct/db2");
-        assert_eq!((long.hosts[0].to_string(), &*long.database), ("direct:5432".into(), "db2"));
-        assert_eq!(long.user().await.unwrap(), ("you".into(), Some("other".into())));
-        assert!(matches!(Config::from_url("postgres://h/db?bells=off").unwrap().bells, Bells::Off));
+        let short = at("postgres://me:secret@pool:6432/db?listen=direct:7");
+        assert_eq!(
+            (short.hosts[0].to_string(), &*short.database),
+            ("direct:7".into(), "db")
+        );
+        assert_eq!(
+            short.user().await.unwrap(),
+            ("me".into(), Some("secret".into()))
+        );
+        let long = at("postgres://me:secret@pool/db?listen=postgres://you:other%40direct/db2");
+        assert_eq!(
+            (long.hosts[0].to_string(), &*long.database),
+            ("direct:5432".into(), "db2")
+        );
+        assert_eq!(
+            long.user().await.unwrap(),
+            ("you".into(), Some("other".into()))
+        );
+        assert!(matches!(
+            Config::from_url("postgres://h/db?listen=off")
+                .unwrap()
+                .listen,
+            Listen::Off
+        ));
     }
 
     #[test]
@@ -241,6 +311,7 @@ mod tests {
             "postgres://h/db?timeout=0",
             "postgres://h/db?schema=secret%22",
             "postgres://h/db?schema=pg_secret",
+            "postgres://h/db?schema=public",
             "postgres://h/db?schema=",
             "postgres://h/db?connections=secret",
             "postgres://h/db?connections=65",
@@ -250,11 +321,11 @@ mod tests {
             "postgres://h/db?sslmode=secret",
             "postgres://h/db?sslrootcert=/secret",
             "postgres://h/db?target_session_attrs=any",
-            "postgres://h/db?bells=",
-            "postgres://h/db?bells=redis://secret",
-            "postgres://h/db?bells=postgres://h/db?bells=off",
+            "postgres://h/db?listen=",
+            "postgres://h/db?listen=redis://secret",
+            "postgres://h/db?listen=postgres://h/db?listen=off",
             "postgres://h/db?secret=1%20secret",
-            "postgres://secret@h/db",
+            "postgres://secret%f@h/db",
             "postgres://me:secret%f@h/db",
             "postgres://h/db#secret",
         ] {
@@ -262,38 +333,62 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Invalid, "{bad}");
             assert!(!format!("{error:?}").contains("1 secret"), "{bad}");
         }
-        let read = Config::from_url("postgres://me:secret@h/db?sslmode=verify-full&sslrootcert=/a.pem");
+        let read =
+            Config::from_url("postgres://me:secret@h/db?sslmode=verify-full&sslrootcert=/a.pem");
         if cfg!(feature = "tls") {
             assert!(!format!("{:?}", read.unwrap()).contains("secret"));
         } else {
             let error = read.unwrap_err();
-            assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("\"tls\""), "{error}");
+            assert!(
+                error.kind() == ErrorKind::Unsupported && error.to_string().contains("\"tls\""),
+                "{error}"
+            );
         }
     }
 
     #[test]
     fn whatever_a_url_says_it_is_read_or_refused_and_no_secret_is_shown() {
-        fuzz_urls(include_str!("../corpus/urls"), |url| match Config::from_url(url) {
-            Ok(config) => format!("{config:?}"),
-            Err(e) => {
-                assert!(matches!(e.kind(), ErrorKind::Invalid | ErrorKind::Unsupported), "{e}");
-                format!("{e} {e:?}")
-            }
-        });
+        fuzz_urls(
+            include_str!("../corpus/urls"),
+            |url| match Config::from_url(url) {
+                Ok(config) => format!("{config:?}"),
+                Err(e) => {
+                    assert!(
+                        matches!(e.kind(), ErrorKind::Invalid | ErrorKind::Unsupported),
+                        "{e}"
+                    );
+                    format!("{e} {e:?}")
+                }
+            },
+        );
     }
 
     #[tokio::test]
     async fn each_setting_is_kept_within_its_bounds() {
         let ms = Duration::from_millis;
-        let config = || Config::from_url("postgres://me:pw@h/db?bells=direct").unwrap();
+        let config = || Config::from_url("postgres://me:pw@h/db?listen=direct").unwrap();
         assert_eq!(config().schema("locks").schema, "locks");
-        assert_eq!([0, 1, 7, 65].map(|most| config().connections(most).connections), [1, 1, 7, 64]);
-        assert_eq!([0, 250, 99_999].map(|of| config().timeout(ms(of)).timeout), [ms(10), ms(250), ms(60_000)]);
-        assert_eq!(config().schema("x;y").check().unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(
+            [0, 1, 7, 65].map(|most| config().connections(most).connections),
+            [1, 1, 7, 64]
+        );
+        assert_eq!(
+            [0, 250, 99_999].map(|of| config().timeout(ms(of)).timeout),
+            [ms(10), ms(250), ms(60_000)]
+        );
+        assert_eq!(
+            config().schema("x;y").check().unwrap_err().kind(),
+            ErrorKind::Invalid
+        );
         let asked = config().credentials(|| async { Ok(("you".to_owned(), "new".to_owned())) });
-        let Bells::At(bell) = &asked.bells else { panic!("{asked:?}") };
-        for server in [&asked.server, &**bell] {
-            assert_eq!(server.user().await.unwrap(), ("you".into(), Some("new".into())));
+        let Listen::At(direct) = &asked.listen else {
+            panic!("{asked:?}")
+        };
+        for server in [&asked.server, &**direct] {
+            assert_eq!(
+                server.user().await.unwrap(),
+                ("you".into(), Some("new".into()))
+            );
         }
     }
 }

@@ -1,13 +1,15 @@
-//! What a request that did not succeed came to: surely not executed, or perhaps.
+//! Failures of requests. They tell whether the request was surely not executed, or perhaps was.
 
 use std::error::Error as _;
 use std::io;
 
 use leasehold_core::Error;
-use leasehold_core::ErrorKind::{self, Ambiguous, Denied, Internal, Invalid, Unavailable, Unsupported};
+use leasehold_core::ErrorKind::{
+    self, Ambiguous, Corrupt, Denied, Internal, Invalid, Unavailable, Unsupported,
+};
 use tokio_postgres::error::DbError;
 
-/// Why a request has no good answer.
+/// The failure of a request, with its cause.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) kind: ErrorKind,
@@ -16,32 +18,91 @@ pub(crate) struct Failure {
     pub(crate) broken: bool,
     /// The schema, or one of its functions, is missing.
     pub(crate) missing: bool,
-    /// The statement is not prepared there.
-    pub(crate) unprepared: bool,
-    /// The text is whole.
+    /// The role lacks a right, or rows are hidden from it.
+    pub(crate) forbidden: bool,
+    /// A later version of the schema is there.
+    pub(crate) outdated: bool,
+    /// The transaction had another isolation level than locks need. Nothing was executed.
+    pub(crate) is_isolation: bool,
+    /// `why` is the complete text of the error.
     said: bool,
+    /// The failure is about the files of TLS, or the certificates.
+    of_tls: bool,
+    /// The server refused the request, and would refuse it again.
+    is_answer: bool,
+}
+
+/// The source of an error about TLS. It distinguishes the error from the server's refusal of a
+/// user.
+#[derive(Debug)]
+pub(crate) struct OfTls;
+
+impl std::fmt::Display for OfTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("no connection by TLS was made")
+    }
+}
+
+impl std::error::Error for OfTls {}
+
+/// Returns whether an error is about the files of TLS, or the certificates.
+pub(crate) fn is_of_tls(e: &Error) -> bool {
+    e.source().is_some_and(|cause| cause.is::<OfTls>())
 }
 
 impl Failure {
-    /// Of this kind, because of this; the connection is as good as before.
+    /// Creates a failure of this kind with this reason; the connection can still be used.
     pub(crate) fn new(kind: ErrorKind, why: impl Into<String>) -> Failure {
-        Failure { kind, why: why.into(), broken: false, missing: false, unprepared: false, said: false }
+        Failure {
+            kind,
+            why: why.into(),
+            broken: false,
+            missing: false,
+            forbidden: false,
+            outdated: false,
+            is_isolation: false,
+            said: false,
+            of_tls: false,
+            is_answer: false,
+        }
     }
 
-    /// The same, and the connection is of no use any more.
+    /// Creates a failure of this kind with this reason, after which the connection cannot be used
+    /// any more.
     pub(crate) fn broken(kind: ErrorKind, why: impl Into<String>) -> Failure {
-        Failure { broken: true, ..Failure::new(kind, why) }
+        Failure {
+            broken: true,
+            ..Failure::new(kind, why)
+        }
     }
 
-    /// Of a connection that could not be made, which says it all.
+    /// Wraps an error whose text is complete, such as that of a connection that could not be made.
+    /// The connection counts as broken.
     pub(crate) fn of(e: &Error) -> Failure {
-        Failure { said: true, ..Failure::broken(e.kind(), e.to_string()) }
+        Failure {
+            said: true,
+            of_tls: is_of_tls(e),
+            is_answer: e.is_answer(),
+            ..Failure::broken(e.kind(), e.to_string())
+        }
     }
 
-    /// Of a request that was sent.
+    /// The failure for a further connection after an earlier one was made. An error about TLS or an
+    /// `Invalid` one becomes `Unavailable`: a configuration that was good at first is wrong only
+    /// for a while, such as a certificate that is being replaced.
+    pub(crate) fn of_another_connection(self) -> Failure {
+        let passes = self.of_tls || self.kind == Invalid;
+        Failure {
+            kind: if passes { Unavailable } else { self.kind },
+            ..self
+        }
+    }
+
+    /// The failure of a request that was sent.
     pub(crate) fn of_request(e: &tokio_postgres::Error) -> Failure {
         let Some(said) = e.as_db_error() else {
-            // Of values that do not fit: a mistake of ours.
+            // The connection is open, and no input or output failed: the values do not fit their
+            // types, which is a mistake of this client.
             let is_ours = !e.is_closed() && e.source().is_none_or(|cause| !cause.is::<io::Error>());
             let kind = if is_ours { Internal } else { Ambiguous };
             return Failure::broken(kind, format!("the connection ended: {e}"));
@@ -51,55 +112,91 @@ impl Failure {
         Failure {
             kind,
             why: words(said),
-            // A server that may not write, or that stops, is left.
-            broken: matches!(&code[..2], "08" | "57" | "28") && code != "57014" || code == "25006",
+            // A server that stops, refuses the user, loses the connection or may not write is of no
+            // further use.
+            broken: matches!(&code[..2], "08" | "57" | "28") && code != "57014"
+                || matches!(code, "25006" | "25P02"),
             missing: matches!(code, "3F000" | "42P01" | "42883"),
-            unprepared: code == "26000",
+            forbidden: code == "42501",
+            outdated: code == "LH003",
+            is_isolation: code == "25001",
             said: false,
+            of_tls: false,
+            is_answer: is_answer(code),
         }
     }
 
-    /// Of a connection that could not be made. Nothing was executed.
+    /// The failure of a connection that could not be made. Nothing was executed.
     pub(crate) fn of_connecting(e: &tokio_postgres::Error) -> Failure {
         if let Some(said) = e.as_db_error() {
             let kind = match kind_of(said.code().code()) {
                 kind @ (Denied | Invalid | Unsupported) => kind,
                 _ => Unavailable,
             };
-            return Failure::broken(kind, words(said));
+            return Failure {
+                is_answer: is_answer(said.code().code()),
+                ..Failure::broken(kind, words(said))
+            };
         }
         let cause = e.source();
-        // What the client crate says of a password that is missing, or of a method that it does not know.
-        let is_refused =
-            ["authentication", "invalid configuration"].iter().any(|begin| e.to_string().starts_with(begin));
+        // The client crate reports a missing password, or an unknown method of authentication, with
+        // these words.
+        let is_refused = ["authentication", "invalid configuration"]
+            .iter()
+            .any(|begin| e.to_string().starts_with(begin));
         if is_refused && cause.is_none_or(|cause| !cause.is::<io::Error>()) {
-            return Failure::broken(Denied, "the server asks for a password, or for another way to show who we are");
+            return Failure::broken(
+                Denied,
+                "the server asks for a password, or for another way to show who we are",
+            );
         }
         let why = cause.map_or_else(|| e.to_string(), |cause| format!("{e}: {cause}"));
         Failure::broken(Unavailable, why)
     }
 
-    /// The same for a request that changes nothing: whether it was executed does not matter.
+    /// The failure of a request that changes nothing: it does not matter whether it was executed,
+    /// so `Ambiguous` becomes `Unavailable`.
     pub(crate) fn of_a_read(self) -> Failure {
         self.instead_of(Ambiguous, Unavailable)
     }
 
-    /// The same; if it was of kind `said`, of this kind.
+    /// The failure as `Unsupported`, with an explanation: the server or the role is not set up for
+    /// locks.
+    pub(crate) fn because(self, what: &str) -> Failure {
+        Failure {
+            kind: Unsupported,
+            why: format!("{}: {what}", self.why),
+            ..self
+        }
+    }
+
+    /// The failure with this `kind` if its kind was `said`, and unchanged otherwise.
     pub(crate) fn instead_of(self, said: ErrorKind, kind: ErrorKind) -> Failure {
-        if self.kind == said { Failure { kind, ..self } } else { self }
+        if self.kind == said {
+            Failure { kind, ..self }
+        } else {
+            self
+        }
     }
 }
 
-/// What is known about a request that the server refused with this SQLSTATE.
+/// The kind of error for a request that the server refused with this SQLSTATE.
 fn kind_of(code: &str) -> ErrorKind {
     match code {
-        // Rolled back, as all of these.
-        "40001" | "40P01" | "55P03" | "57014" | "54000" | "57P03" | "25006" | "08001" | "08004" => Unavailable,
-        // They may come after the commit.
+        // The request was surely not executed, or was rolled back.
+        "40001" | "40P01" | "55P03" | "57014" | "54000" | "57P03" | "25006" | "25P02" | "08001"
+        | "08004" => Unavailable,
+        // The server may send these after the commit.
         "57P01" | "57P02" | "57P05" | "40003" => Ambiguous,
         "42501" => Denied,
-        "25001" | "26000" | "3F000" | "42P01" | "42883" => Unsupported,
-        "22021" | "22P05" | "3D000" => Invalid,
+        // The last two are the store's own: the schema belongs to another role, or has a later
+        // version.
+        "25001" | "3F000" | "42P01" | "42883" | "LH002" | "LH003" => Unsupported,
+        // Only the name of the schema makes a statement that is no SQL. The last one is the store's
+        // own: an argument is out of its bounds.
+        "22021" | "22P05" | "3D000" | "42601" | "LH004" => Invalid,
+        // Data corrupted: also the store's own, for a place that it cannot have written.
+        "XX001" | "XX002" => Corrupt,
         _ => match code.get(..2) {
             Some("53") => Unavailable,
             Some("08") => Ambiguous,
@@ -110,18 +207,51 @@ fn kind_of(code: &str) -> ErrorKind {
     }
 }
 
-/// What the server says, without what may be a secret: its DETAIL, its parameters, and the values that it could not read.
+/// Returns whether the server would refuse the same request again. It would not if another session
+/// was in the way, or if it ended this one connection.
+fn is_answer(code: &str) -> bool {
+    !matches!(
+        code,
+        "40001" | "40003" | "40P01" | "55P03" | "57P01" | "57P02" | "57P05" | "25P02"
+    ) && !code.starts_with("08")
+}
+
+/// The server's message, without parts that may contain a secret: its DETAIL, its parameters, and
+/// the values that it could not read.
 fn words(said: &DbError) -> String {
     let code = said.code().code();
     let hint = match code {
-        "25001" => ": locks need READ COMMITTED; ALTER ROLE … SET default_transaction_isolation = 'read committed'",
-        "25006" => ": it is a standby, or read-only",
-        "26000" => ": does a pooler stand there, in statement mode? Locks need transaction mode",
+        "25001" => {
+            ": locks need READ COMMITTED, and no transaction of it could be begun; ALTER ROLE … SET default_transaction_isolation = \
+             'read committed'"
+        }
+        "55P03" => {
+            ": a transaction has locked the row of this lock; pg_stat_activity shows it, or pg_prepared_xacts if it is a prepared one"
+        }
+        "25006" => {
+            ": it is a standby, or read-only; behind a pooler, another program may have set default_transaction_read_only"
+        }
         "3F000" | "42P01" | "42883" => {
             ": the schema of the locks is missing, or too old; its migration is to be executed"
         }
+        "42601" => ": the name of the schema is a word of SQL; choose another one (schema=…)",
+        "LH004" => {
+            ": a token beyond 2^52 is only for roles that may execute raise_1, for a move from another store"
+        }
         "28000" if said.message().contains("no encryption") => {
-            ": it takes encrypted connections only; say sslmode=verify-full"
+            ": no rule of its pg_hba.conf lets this user into this database from here without encryption: sslmode=verify-full encrypts"
+        }
+        "28000" if said.message().contains("pg_hba.conf") => {
+            ": no rule of its pg_hba.conf lets this user into this database from here"
+        }
+        "28P01" => ": the password is wrong, or there is no such user",
+        "53300" => ": it, or this role or database, has as many connections as it may",
+        "28000"
+            if said
+                .message()
+                .starts_with("certificate authentication failed") =>
+        {
+            ": the name (CN) in the certificate of `sslcert` is not this user's; log in as the user that it names, or map it in pg_ident.conf"
         }
         "28000" if said.message().contains("certificate") => {
             ": the server demands a client certificate; give `sslcert` and `sslkey`"
@@ -135,24 +265,40 @@ fn words(said: &DbError) -> String {
 }
 
 impl From<Failure> for Error {
-    fn from(Failure { kind, why, said, .. }: Failure) -> Error {
+    fn from(
+        Failure {
+            kind,
+            why,
+            said,
+            is_answer,
+            ..
+        }: Failure,
+    ) -> Error {
+        let of = |what: String| {
+            let error = Error::new(kind, what);
+            if is_answer { error.answered() } else { error }
+        };
         if said {
-            return Error::new(kind, why);
+            return of(why);
         }
         let what = match kind {
             Unavailable => "PostgreSQL cannot be reached or cannot serve",
             Ambiguous => "PostgreSQL did not answer; the request may have been executed",
             Denied => "PostgreSQL refused the user, the password or the rights",
             Unsupported => "this PostgreSQL cannot be used for locks",
+            Corrupt => "PostgreSQL holds something that is not ours, or that nobody can read",
             _ => "PostgreSQL refused the request",
         };
-        Error::new(kind, format!("{what} ({why})"))
+        of(format!("{what} ({why})"))
     }
 }
 
-/// The server answered what none of our functions answers.
+/// The error for an answer that none of the store's functions gives.
 pub(crate) fn junk(what: &str) -> Error {
-    Error::new(Internal, format!("PostgreSQL holds something that is not ours, or that nobody can read: {what}"))
+    Error::new(
+        Corrupt,
+        format!("PostgreSQL holds something that is not ours, or that nobody can read: {what}"),
+    )
 }
 
 #[cfg(test)]
@@ -164,12 +310,21 @@ mod tests {
         for (kind, codes) in [
             (
                 Unavailable,
-                &["40001", "40P01", "55P03", "57014", "53300", "53100", "54000", "57P03", "25006", "08001"][..],
+                &[
+                    "40001", "40P01", "55P03", "57014", "53300", "53100", "54000", "57P03",
+                    "25006", "08001",
+                ][..],
             ),
             (Ambiguous, &["57P01", "57P02", "08006", "08P01", "40003"]),
             (Denied, &["28P01", "28000", "42501"]),
-            (Unsupported, &["25001", "26000", "0A000", "42883", "3F000", "42P01"]),
-            (Invalid, &["22021", "22P05", "3D000"]),
+            (
+                Unsupported,
+                &[
+                    "25001", "0A000", "42883", "3F000", "42P01", "LH002", "LH003",
+                ],
+            ),
+            (Invalid, &["22021", "22P05", "3D000", "42601", "LH004"]),
+            (Corrupt, &["XX001", "XX002"]),
             (Internal, &["XX000", "23505", "P0001", ""]),
         ] {
             for code in codes {
@@ -182,16 +337,31 @@ mod tests {
     fn a_read_that_was_not_answered_changed_nothing() {
         assert_eq!(Failure::new(Ambiguous, "x").of_a_read().kind, Unavailable);
         assert_eq!(Failure::new(Denied, "x").of_a_read().kind, Denied);
-        assert_eq!(Failure::new(Denied, "x").instead_of(Denied, Internal).kind, Internal);
+        assert_eq!(
+            Failure::new(Denied, "x").instead_of(Denied, Internal).kind,
+            Internal
+        );
     }
 
     #[test]
     fn an_error_says_what_is_known_and_why() {
         for (kind, words) in [
-            (Unavailable, "PostgreSQL cannot be reached or cannot serve (why)"),
-            (Ambiguous, "PostgreSQL did not answer; the request may have been executed (why)"),
-            (Denied, "PostgreSQL refused the user, the password or the rights (why)"),
-            (Unsupported, "this PostgreSQL cannot be used for locks (why)"),
+            (
+                Unavailable,
+                "PostgreSQL cannot be reached or cannot serve (why)",
+            ),
+            (
+                Ambiguous,
+                "PostgreSQL did not answer; the request may have been executed (why)",
+            ),
+            (
+                Denied,
+                "PostgreSQL refused the user, the password or the rights (why)",
+            ),
+            (
+                Unsupported,
+                "this PostgreSQL cannot be used for locks (why)",
+            ),
             (Internal, "PostgreSQL refused the request (why)"),
         ] {
             let error = Error::from(Failure::new(kind, "why"));
@@ -201,6 +371,6 @@ mod tests {
         assert!(whole.broken);
         assert_eq!(Error::from(whole).to_string(), "the whole story");
         let junk = junk("an entry");
-        assert!(junk.kind() == Internal && junk.to_string().contains("an entry"));
+        assert!(junk.kind() == Corrupt && junk.to_string().contains("an entry"));
     }
 }

@@ -1,18 +1,19 @@
-//! The token where it is spent: a statement for a user's own transactions.
+//! The fencing statement for a user's own transactions.
 
-use leasehold_core::{Error, ErrorKind, Fenced, Name, Result};
+use leasehold_core::{Error, Fenced, Loss, Name, Result};
 
 use crate::Postgres;
 use crate::entry::is_own;
 use crate::scripts::{SCHEMA, check_schema};
 
-/// *This hold stands, and no other is granted before this transaction has ended*: a statement for a transaction of your own, in the
-/// database of the locks, if their schema is `leasehold`. `$1` is the lock's full name, `$2` its token. [`held`] is the same for another
-/// schema.
+/// *This hold stands, and no other is granted before this transaction has ended*: a statement for a
+/// transaction of your own, in the database of the locks, if their schema is `leasehold`. `$1` is
+/// the lock's full name, `$2` its token. [`held`] returns the statement for another schema.
 ///
-/// If the hold has ended, it fails with the SQLSTATE [`LOST`], and the transaction with it: what it wrote is not committed. If it stands,
-/// it is kept until the transaction ends, whatever becomes of its lease: what the transaction writes is committed before the next
-/// holder begins, or not at all. No clock of this process matters to that.
+/// If the hold has ended, the statement fails with the SQLSTATE [`LOST`], and the transaction with
+/// it: its writes are not committed. If the hold stands, it is kept until the transaction ends,
+/// even if its lease ends before: the writes of the transaction are committed before the next
+/// holder begins, or not at all. This does not depend on any clock of this process.
 ///
 /// ```no_run
 /// # async fn example(store: leasehold_core::Store, db: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -60,22 +61,36 @@ use crate::scripts::{SCHEMA, check_schema};
 /// # Ok(()) }
 /// ```
 ///
-/// The project's page `docs/transactions.md` has the whole of it. In short:
+/// The project's page `docs/transactions.md` has the details. In short:
 ///
-/// - **Execute it outside of savepoints**, which nested transactions of sqlx and diesel are: `ROLLBACK TO` gives up what it holds.
-/// - First in the transaction it fails early; last it is in nobody's way for long. At `REPEATABLE READ` and `SERIALIZABLE`, first: later it
-///   may fail with a lease that was renewed meanwhile. At `READ COMMITTED` begin the transaction after the grant: what it read before that
-///   is older than the hold.
-/// - A transaction that does nothing for longer than the TTL is ended by the server, unless its `idle_in_transaction_session_timeout` is set:
-///   so a program that stops inside keeps others out for a TTL, and not for ever. `PREPARE TRANSACTION` keeps them out until it is resolved.
-/// - While it is kept, a release of this hold is retried, and an eviction lets nobody in.
-/// - It covers nothing outside of this database, and no failover that loses the hold: there only the token protects.
+/// - **Execute it outside of savepoints**, which nested transactions of sqlx and diesel are:
+///   `ROLLBACK TO` unlocks the row that keeps the hold.
+/// - As the first statement of a transaction it fails early; as the last one it delays others
+///   least. At `REPEATABLE READ` and `SERIALIZABLE` it must be the first: later it may fail with a
+///   lease that was renewed meanwhile. At `READ COMMITTED` begin the transaction after the grant:
+///   anything that it read before the grant is older than the hold.
+/// - The server ends a transaction that does nothing for longer than the TTL, the shortest one of
+///   several locks, or sooner if its `idle_in_transaction_session_timeout` says so: a program that
+///   stops inside a transaction keeps others out for a TTL, and not for ever. `PREPARE TRANSACTION`
+///   keeps them out until it is resolved.
+/// - While a transaction keeps the hold, a release of it is retried, a downgrade is refused, and an
+///   eviction lets nobody in.
+/// - A hold of a `fast` lock, or over a bridge, is refused: [`PASSED_ON`].
+/// - The statement covers nothing outside of this database, and no failover that loses the hold:
+///   there only the token protects.
 pub const HELD: &str = "SELECT leasehold.held($1::text, $2::bigint)";
 
 /// The SQLSTATE with which [`HELD`] fails if the hold has ended.
 pub const LOST: &str = "LH001";
 
-/// *This hold still stands*, for a transaction of your own: [`HELD`], and what is bound to it.
+/// The SQLSTATE with which [`HELD`] fails for a hold that is passed on without this database: a
+/// hold of a [`fast`](leasehold_core::Lock::fast) lock, which goes from task to task in its
+/// process, and one over a bridge, where the other store may grant the lock as soon as the lease
+/// has ended there.
+pub const PASSED_ON: &str = "LH005";
+
+/// *This hold still stands*, as a statement for a transaction of your own: [`HELD`], with its
+/// parameters.
 ///
 /// See [`Postgres::still_holds`].
 #[derive(Clone, Debug)]
@@ -87,22 +102,22 @@ pub struct StillHolds {
 }
 
 impl StillHolds {
-    /// The statement.
+    /// The SQL of the statement.
     pub fn sql(&self) -> &str {
         &self.sql
     }
 
-    /// What is bound to `$1` and `$2`.
+    /// The values of `$1` and `$2`: the lock's full name and the token.
     pub fn params(&self) -> (&str, i64) {
         (self.name.as_str(), self.token)
     }
 }
 
 impl Postgres {
-    /// A condition for a transaction of your own: *`by` still holds*, and no other is granted before that transaction has ended. It is
-    /// [`HELD`] for the schema of this store, and for holds of this very client: one of another store may have the same name and number.
-    ///
-    /// For a `fast` lock it says that this hold of the process stands, whichever of its tasks has the turn.
+    /// Returns a condition for a transaction of your own: *`by` still holds*, and no other is
+    /// granted before that transaction has ended. It is [`HELD`] for the schema of this store, and
+    /// only for holds of this very client, because a hold in another store may have the same name
+    /// and number.
     ///
     /// ```no_run
     /// # async fn example(db: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -125,20 +140,34 @@ impl Postgres {
     ///
     /// # Errors
     ///
-    /// [`Lost`](ErrorKind::Lost) if the hold has ended as far as this process knows, or is another client's. Nothing is sent for that.
+    /// [`Lost`](leasehold_core::ErrorKind::Lost) if the hold has ended as far as this process knows, or is another
+    /// client's; [`Unsupported`](leasehold_core::ErrorKind::Unsupported) for a `fast` lock and over a bridge, as
+    /// [`PASSED_ON`]. The check sends no request.
     pub fn still_holds(&self, by: &(impl Fenced + ?Sized)) -> Result<StillHolds> {
-        let unknown = || Error::new(ErrorKind::Lost, "this client knows no such hold").with_name(by.name());
-        by.place().filter(|place| by.is_valid() && is_own(place, &self.0.client)).ok_or_else(unknown)?;
-        let (name, token) = (by.full_name().clone(), by.fencing_token().as_i64());
-        Ok(StillHolds { sql: held(&self.0.config.schema)?, name, token })
+        by.check_condition()?;
+        let unknown = || {
+            Error::lost(by.loss().unwrap_or(Loss::Gone))
+                .in_context("this client knows no such hold")
+                .with_name(by.name())
+        };
+        by.place()
+            .filter(|place| by.is_valid() && is_own(place, &self.0.client))
+            .ok_or_else(unknown)?;
+        let name = by.full_name().clone();
+        let token = by.fencing_token().as_i64();
+        Ok(StillHolds {
+            sql: held(&self.0.config.schema)?,
+            name,
+            token,
+        })
     }
 }
 
-/// [`HELD`] for the locks of this schema.
+/// Returns [`HELD`] for the locks of this schema.
 ///
 /// # Errors
 ///
-/// [`Invalid`](leasehold_core::ErrorKind::Invalid) for a name that is none.
+/// [`Invalid`](leasehold_core::ErrorKind::Invalid) for a name that cannot be a schema of locks.
 pub fn held(schema: &str) -> Result<String> {
     check_schema(schema)?;
     Ok(HELD.replacen(SCHEMA, schema, 1))

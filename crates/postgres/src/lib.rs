@@ -1,4 +1,5 @@
-//! The PostgreSQL store of Leasehold: leases in two tables, taken and given back by functions in the database.
+//! The PostgreSQL store of Leasehold: it keeps leases in two tables, and functions in the database
+//! take and release them.
 //!
 //! ```no_run
 //! # async fn example() -> leasehold_core::Result<()> {
@@ -6,24 +7,28 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # What no other store has
+//! # Transactions under a lock
 //!
-//! [`HELD`] is a statement for a transaction of your own in the same database: what that transaction writes is committed before the next
-//! holder begins, or not at all.
+//! [`HELD`] is a statement for a transaction of your own in the same database: the writes of that
+//! transaction are committed before the next holder begins, or not at all.
 //!
 //! # Layout, for operators
 //!
-//! In the schema `leasehold` (or another, each of which is a store of its own) `lines` has a row for each name in use, `place` one for each
-//! holder and waiter, `observer` and `meta` few. [`migration`] is the whole of it. Each verb is one call of a function: one statement,
-//! one round trip, one transaction at `READ COMMITTED`. It keeps no state in its session, so a pooler in transaction mode may stand
-//! between; where notifications arrive over the address of the verbs, none does, and the frequent statements are prepared. Leases end by
+//! The schema is `leasehold` unless another is configured; each schema is a store of its own. The
+//! table `lines` has a row for each name in use, and `place` has one for each holder and each
+//! waiter; `observer` and `meta` have few rows. [`migration`] returns the SQL of all of it. Each
+//! verb is one call of a function: one statement, one round trip, one transaction at
+//! `READ COMMITTED`. It depends on no state of its session, not even on a prepared statement, so a
+//! pooler in transaction mode may stand between client and server, or be added later. Leases end by
 //! the server's clock.
 //!
 //! # Cost
 //!
-//! A claim is one request, and a release is one; a release to which a client waits sends one more, off its way, that notifies exactly that
-//! client. A refused try writes nothing. All places of a client are renewed by one request for each thousand. A line of waiters does not grow
-//! what a hand-over costs; the verbs of one name are executed one after the other.
+//! A claim is one request, and so is a release. After a release for which another client waits, one
+//! more request notifies exactly that client; the release does not wait for it. A refused try
+//! writes nothing. One request renews up to a thousand places of a client. The cost of a hand-over
+//! does not grow with the number of waiters. The verbs of one name are executed one after the
+//! other.
 
 mod claim;
 pub mod client;
@@ -42,26 +47,32 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{
-    Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
+use leasehold_core::backend::{
+    Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Raises, Renewal, Subscription,
+    TokenFloor, async_trait,
 };
-use leasehold_core::{Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
+use leasehold_core::{
+    Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result,
+};
 use tokio::runtime::Handle;
 
 use crate::claim::shared::Shared;
 pub use crate::config::Config;
-pub use crate::fence::{HELD, LOST, StillHolds, held};
+pub use crate::fence::{HELD, LOST, PASSED_ON, StillHolds, held};
 pub use crate::scripts::migration;
 #[cfg(feature = "tls")]
 pub use leasehold_tls::Tls;
 
-/// How many names are taken in one step.
+/// The number of names that one step takes at most.
 const AT_ONCE: usize = 100;
 
 /// A PostgreSQL database as a store of locks.
 ///
-/// Needs a tokio runtime, and the one in which it was connected must live as long as it does. Its connections are its own: those of the
-/// verbs ([`Config::connections`]), up to two for renewals, one for notifications.
+/// It needs a tokio runtime, and any runtime may use it. Its connections are its own: in each
+/// runtime that uses it those of the verbs ([`Config::connections`]) and up to two more for
+/// renewals, and one for notifications in one of them. If the server accepts no more, one connection
+/// suffices for everything. A runtime that ends, or is not driven any more, takes only its own
+/// connections along.
 pub struct Postgres(Arc<Shared>);
 
 impl Postgres {
@@ -74,26 +85,32 @@ impl Postgres {
         Postgres::with_config(Config::from_url(url)?).await
     }
 
-    /// Connects as the configuration says, looks at the server's settings, installs the schema where it is missing and may be installed,
-    /// and finds out whether notifications arrive. What the settings mean for locks are [`Guarantees::warnings`]; behind a pooler that
-    /// lets no notifications through, that too, and waiters poll.
+    /// Connects with this configuration: it reads the server's settings, installs the schema if it
+    /// is missing and may be installed, and tests whether notifications arrive.
+    /// [`Guarantees::warnings`] say what the settings mean for locks. If notifications do not
+    /// arrive, as behind a pooler in transaction mode, waiters poll, and a warning says so.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](ErrorKind::Invalid) for a bad configuration, and for a database that does not exist;
-    /// [`Unavailable`](ErrorKind::Unavailable) when no server answers that may write; [`Denied`](ErrorKind::Denied) for a user, a password
-    /// or rights; [`Unsupported`](ErrorKind::Unsupported) for a server before 12, a database that is not encoded in UTF-8, a
-    /// default isolation other than `READ COMMITTED`, and a schema that is missing and may not be installed: the message names the command.
-    /// Over TLS also `Invalid` for a file that is missing or wrong, and `Denied` if the server's certificate is refused, or ours.
+    /// [`Invalid`](ErrorKind::Invalid) for a bad configuration, and for a database that does not
+    /// exist; [`Unavailable`](ErrorKind::Unavailable) if no server that accepts writes answers;
+    /// [`Denied`](ErrorKind::Denied) for a user, a password or rights;
+    /// [`Unsupported`](ErrorKind::Unsupported) for a server before 12, a database that is not
+    /// encoded in UTF-8, and a schema that is missing and may not be installed: the message names
+    /// the command. [`NoRuntime`](ErrorKind::NoRuntime) outside of a tokio runtime. Over TLS also `Invalid` for a file that is missing or wrong, and `Denied` if
+    /// the server's certificate is refused, or the client's.
     pub async fn with_config(config: Config) -> Result<Postgres> {
         config.check()?;
-        let runtime = Handle::try_current().map_err(|_| {
-            Error::new(ErrorKind::Unsupported, "a store on PostgreSQL connects only inside a tokio runtime")
+        Handle::try_current().map_err(|_| {
+            Error::new(
+                ErrorKind::NoRuntime,
+                "a store on PostgreSQL connects only inside a tokio runtime",
+            )
         })?;
-        Shared::connect(config, runtime).await.map(Postgres)
+        Shared::connect(config).await.map(Postgres)
     }
 
-    /// What the verbs share, unless the client was closed.
+    /// Returns the state that the verbs share, or an error if the client was closed.
     fn opened(&self) -> Result<&Shared> {
         self.0.open().map(|()| &*self.0)
     }
@@ -133,7 +150,12 @@ impl Backend for Postgres {
         self.opened()?.release(claim).await
     }
 
-    async fn release_after(&self, claim: &Claim, _place: Option<&Place>, rest: Duration) -> Result<()> {
+    async fn release_after(
+        &self,
+        claim: &Claim,
+        _place: Option<&Place>,
+        rest: Duration,
+    ) -> Result<()> {
         self.opened()?.release_after(claim, rest).await
     }
 
@@ -149,26 +171,21 @@ impl Backend for Postgres {
         self.opened()?.evict(name, token).await
     }
 
-    async fn mark(&self) -> Result<FencingToken> {
-        self.opened()?.mark().await
-    }
-
-    async fn raise(&self, number: FencingToken) -> Result<()> {
-        self.opened()?.raise(number).await
-    }
-
     fn guarantees(&self) -> Guarantees {
         Guarantees::none("postgres")
-            .fencing(Fencing::SurvivesDataLoss)
-            .fairness(Fairness::Strict)
-            .pushed_wake(self.0.is_rung())
-            .ttl(entry::MIN_TTL, Duration::from_millis(1))
-            .recovery(Duration::from_millis(250))
-            .atomic_multi(AT_ONCE)
-            .min_hold_outlives_process(true)
-            .raises(entry::RAISES)
-            .notes(NOTES)
-            .warnings(self.0.warnings.clone())
+            .with_fencing(Fencing::SurvivesDataLoss)
+            .with_fairness(Fairness::Strict)
+            .with_pushed_wake(self.0.hearing.arrive())
+            .with_ttl(entry::MIN_TTL, Duration::from_millis(1))
+            .with_recovery(Duration::from_millis(250))
+            .with_atomic_multi(AT_ONCE)
+            .with_min_hold_outlives_process(true)
+            .with_notes(NOTES)
+            .with_warnings(self.0.warnings())
+    }
+
+    fn token_floor(&self) -> Option<&dyn TokenFloor> {
+        Some(self)
     }
 
     fn observe(&self, name: &Name) -> Subscription {
@@ -179,10 +196,26 @@ impl Backend for Postgres {
         Some(&self.0.notifier)
     }
 
-    /// Rings who is the next of what was released, and closes the connections. There are no sessions: what is still held ends with its lease.
+    /// Sends the notifications of releases that are still due, and closes the connections. The
+    /// server keeps no sessions, so the leases of locks that are still held run out.
     async fn close(&self) -> Result<()> {
         self.0.close().await;
         Ok(())
+    }
+}
+
+#[async_trait]
+impl TokenFloor for Postgres {
+    fn raises(&self) -> Raises {
+        entry::RAISES
+    }
+
+    async fn mark(&self) -> Result<FencingToken> {
+        self.opened()?.mark().await
+    }
+
+    async fn raise(&self, number: FencingToken) -> Result<()> {
+        self.opened()?.raise(number).await
     }
 }
 

@@ -1,77 +1,121 @@
 //! `observe`.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use leasehold_core::Name;
-use leasehold_core::seam::Subscription;
-use tokio::task::AbortHandle;
-use tokio::time::sleep;
+use leasehold_core::backend::{Notifier, Subscription};
+use leasehold_core::support::{Signal, locked};
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::claim::shared::Shared;
+use crate::client::listener::Hearing;
 use crate::client::pool::Pool;
 use crate::client::request::Request;
 use crate::entry::millis;
 
-/// For how long the server rings an observer that says nothing more, and how often it says so.
+/// The time for which the server notifies an observer after its last request, and the interval in
+/// which the observer repeats that request.
 const OBSERVES: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
 
-/// A name that is observed until this is dropped.
-struct Observed {
-    task: AbortHandle,
-    verbs: Arc<Pool>,
-    runtime: tokio::runtime::Handle,
-    statement: Arc<str>,
-    name: Name,
-    channel: String,
+/// The interval in which an observer looks while notifications do not arrive.
+const POLL: Duration = Duration::from_secs(1);
+
+/// The names that a client observes.
+pub(crate) struct Observers {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) hearing: Arc<Hearing>,
+    pub(crate) notifier: Notifier,
+    pub(crate) statement: Arc<str>,
+    pub(crate) channel: String,
+    pub(crate) all: Mutex<Vec<Arc<Observed>>>,
+    pub(crate) added: Signal,
 }
+
+/// An observed name.
+pub(crate) struct Observed {
+    name: Name,
+    ended: watch::Sender<bool>,
+}
+
+/// Dropping this value ends the observation.
+struct Observation(Arc<Observers>, Arc<Observed>);
 
 impl Shared {
     pub(crate) fn observe(&self, name: &Name) -> Subscription {
-        if !self.is_rung() {
+        if !self.hearing.arrive() {
             return Subscription::none();
         }
-        let (statement, channel, verbs) = (self.statements.observe.clone(), self.client.clone(), self.verbs().clone());
-        let (notifier, observed) = (self.notifier.clone(), name.clone());
-        let task = {
-            let (verbs, statement, channel) = (verbs.clone(), statement.clone(), channel.clone());
-            self.runtime().spawn(async move {
-                let mut is_first = true;
-                loop {
-                    let done = verbs.call(request(&statement, &observed, &channel, OBSERVES.0)).await.is_ok();
-                    if done && std::mem::take(&mut is_first) {
-                        notifier.holder_changed(&observed);
-                    }
-                    if verbs.is_closed() {
-                        return;
-                    }
-                    sleep(if done { OBSERVES.1 } else { Duration::from_secs(1) }).await;
-                }
-            })
-        };
-        let task = task.abort_handle();
-        Subscription::new(Observed {
-            task,
-            verbs,
-            runtime: self.runtime().clone(),
-            statement,
+        let observed = Arc::new(Observed {
             name: name.clone(),
-            channel,
-        })
+            ended: watch::Sender::default(),
+        });
+        locked(&self.observers.all).push(observed.clone());
+        self.observers.added.notify();
+        self.here();
+        Subscription::new(Observation(self.observers.clone(), observed))
     }
 }
 
-fn request(statement: &Arc<str>, name: &Name, channel: &str, rest: Duration) -> Request {
-    Request::new(statement).text(name.as_str()).text(channel).number(millis(rest))
+impl Drop for Observation {
+    fn drop(&mut self) {
+        let Observation(observers, observed) = self;
+        locked(&observers.all).retain(|other| !Arc::ptr_eq(other, observed));
+        observed.ended.send_replace(true);
+    }
 }
 
-impl Drop for Observed {
-    fn drop(&mut self) {
-        self.task.abort();
-        if !self.verbs.is_closed() {
-            let (verbs, end) =
-                (self.verbs.clone(), request(&self.statement, &self.name, &self.channel, Duration::ZERO));
-            self.runtime.spawn(async move { verbs.call(end).await.map(drop) });
+impl Observers {
+    /// Asks the server to notify of the observed names, for ever.
+    pub(crate) async fn run(&self) {
+        let mut added = self.added.listen();
+        let mut known: Vec<Arc<Observed>> = Vec::new();
+        let mut each = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                changed = added.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    for observed in locked(&self.all).iter() {
+                        if !known.iter().any(|known| Arc::ptr_eq(known, observed)) {
+                            known.push(observed.clone());
+                            each.push(self.follow(observed.clone()));
+                        }
+                    }
+                }
+                Some(ended) = each.next() => known.retain(|known| !Arc::ptr_eq(known, &ended)),
+            }
         }
+    }
+
+    async fn follow(&self, observed: Arc<Observed>) -> Arc<Observed> {
+        let mut ended = observed.ended.subscribe();
+        let mut heard = false;
+        loop {
+            self.hearing.needed_for(OBSERVES.0);
+            let done = self.pool.call(self.request(&observed.name, OBSERVES.0));
+            let hears = done.await.is_ok() && self.hearing.arrive();
+            if !(heard && hears) {
+                // Changes until now were not notified.
+                self.notifier.holder_changed(&observed.name);
+            }
+            heard = hears;
+            let pause = if hears { OBSERVES.1 } else { POLL };
+            if timeout(pause, ended.wait_for(|ended| *ended)).await.is_ok() {
+                let end = self.request(&observed.name, Duration::ZERO);
+                drop(self.pool.call(end).await);
+                return observed;
+            }
+        }
+    }
+
+    fn request(&self, name: &Name, rest: Duration) -> Request {
+        Request::new(&self.statement)
+            .text(name.as_str())
+            .text(&self.channel)
+            .number(millis(rest))
     }
 }

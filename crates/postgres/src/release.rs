@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_core::ErrorKind::Unavailable;
 use leasehold_core::Result;
-use leasehold_core::seam::Claim;
+use leasehold_core::backend::Claim;
 
 use crate::claim::PINNED;
 use crate::claim::shared::Shared;
@@ -14,20 +14,26 @@ use crate::error::{Failure, junk};
 
 impl Shared {
     pub(crate) async fn release(&self, claim: &Claim) -> Result<()> {
-        let request = Request::frequent(&self.statements.release).text(claim.name.as_str()).text(&claim.id.to_string());
+        let request = Request::new(&self.statements.release)
+            .text(claim.name.as_str())
+            .text(&claim.id.to_string());
         self.withdraw(request.int(self.patience())).await
     }
 
     pub(crate) async fn release_after(&self, claim: &Claim, rest: Duration) -> Result<()> {
-        let request =
-            Request::new(&self.statements.release_after).text(claim.name.as_str()).text(&claim.id.to_string());
-        self.withdraw(request.number(millis(rest)).int(self.patience())).await
+        let request = Request::new(&self.statements.release_after)
+            .text(claim.name.as_str())
+            .text(&claim.id.to_string());
+        self.withdraw(request.number(millis(rest)).int(self.patience()))
+            .await
     }
 
     async fn withdraw(&self, request: Request) -> Result<()> {
         let rows = self.call(request).await?;
-        let row = rows.first().ok_or_else(|| junk("the answer to a release"))?;
-        self.ring(row)?;
+        let row = rows
+            .first()
+            .ok_or_else(|| junk("the answer to a release"))?;
+        self.notify(row)?;
         self.released();
         match get(row, "what")? {
             "done" | "none" => Ok(()),

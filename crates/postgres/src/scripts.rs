@@ -1,26 +1,80 @@
 //! The SQL that is installed: tables, and the functions that the verbs call.
 //!
-//! It lies in `scripts/`: `tables`, `queue` (who is admitted), `claim`, `verbs` (the rest), `rights`. A function never changes what it
-//! means: another meaning is `claim_2` beside `claim_1`, so that clients of several versions run together.
+//! The files are in `scripts/`: `owner` (checks the owner of the schema), `tables`, `queue`
+//! (admission), `claim`, `verbs` (the other verbs), `rights`, `columns` (additions to existing
+//! tables). A function never changes its meaning: another meaning becomes `claim_2` beside
+//! `claim_1`, so that clients of several versions run together.
 
+use leasehold_core::support::fault;
 use leasehold_core::{Error, ErrorKind, Result};
 
-/// The schema unless another is named.
+/// The default schema.
 pub(crate) const SCHEMA: &str = "leasehold";
 /// The version of the functions that this client calls.
 pub(crate) const PROTOCOL: i32 = 1;
+/// The revision of the scripts. It rises with each change of them, so that a correction also
+/// reaches a schema that has this protocol already.
+pub(crate) const REVISION: i32 = 1;
 
-/// In their order.
-const PARTS: [&str; 5] = [
+/// The scripts in the order of their execution.
+const PARTS: [&str; 7] = [
+    include_str!("scripts/owner.sql"),
     include_str!("scripts/tables.sql"),
     include_str!("scripts/queue.sql"),
     include_str!("scripts/claim.sql"),
     include_str!("scripts/verbs.sql"),
     include_str!("scripts/rights.sql"),
+    include_str!("scripts/columns.sql"),
 ];
+/// The statements before the scripts. They set values for which a role, or the database, may have
+/// other defaults.
+const HEAD: &str = "\
+BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
+SET LOCAL search_path = pg_catalog, pg_temp;
+SET LOCAL standard_conforming_strings = on;
+SET LOCAL check_function_bodies = off;
+SET LOCAL client_min_messages = warning;
+SET LOCAL lock_timeout = '5s';
 
-/// The migration that installs the store in this schema, or brings it up to date: one transaction, which may be repeated, also by several
-/// at once. For the program's own tool of migrations, where a client may not install it by itself.
+";
+
+/// The functions that a role needs to take locks.
+pub(crate) const HOLDS: [&str; 11] = [
+    "claim_1",
+    "claim_all_1",
+    "renew_1",
+    "release_1",
+    "release_after_1",
+    "evict_1",
+    "inspect_1",
+    "list_1",
+    "observe_1",
+    "sweep_1",
+    "held",
+];
+/// The functions that a role needs in addition for a move from or to another store.
+pub(crate) const MOVES: [&str; 2] = ["mark_1", "raise_1"];
+
+/// The statements that let a role execute these functions. `role` must be quoted already where SQL
+/// requires it.
+pub(crate) fn grant(schema: &str, functions: &[&str], role: &str) -> String {
+    let functions: Vec<String> = functions
+        .iter()
+        .map(|function| format!("{schema}.{function}"))
+        .collect();
+    let functions = functions.join(", ");
+    format!(
+        "GRANT USAGE ON SCHEMA {schema} TO {role}; GRANT EXECUTE ON FUNCTION {functions} TO {role}"
+    )
+}
+
+/// Returns the migration that installs the store in this schema, or updates it: one transaction,
+/// which may be repeated, also by several clients at once. It is for the program's own migration
+/// tool, where a client may not install the schema by itself.
+///
+/// The schema, and everything in it, has to belong to the role that executes the migration.
+/// Otherwise the migration fails with the SQLSTATE `LH002`, and the message names the owner and the
+/// remedy. It fails with `LH003` if a later version is installed. In both cases nothing is changed.
 ///
 /// ```
 /// let sql = leasehold_postgres::migration("leasehold")?;
@@ -30,19 +84,44 @@ const PARTS: [&str; 5] = [
 ///
 /// # Errors
 ///
-/// [`Invalid`](leasehold_core::ErrorKind::Invalid) for a name that is none.
+/// [`Invalid`](leasehold_core::ErrorKind::Invalid) for a name that cannot be a schema of locks.
 pub fn migration(schema: &str) -> Result<String> {
     check_schema(schema)?;
-    let head = "-- The locks of leasehold, protocol 1. It may be executed again.\nBEGIN;\n\
-                -- One at a time, whatever IF NOT EXISTS says.\n\
-                SELECT pg_advisory_xact_lock(7812185219467);\n\
-                SET LOCAL client_min_messages = warning;\n";
-    let parts = PARTS.map(|part| part.replace(SCHEMA, schema)).join("\n");
-    Ok(format!("{head}{parts}COMMIT;\n"))
+    let parts = PARTS
+        .map(|part| {
+            part.replace(SCHEMA, schema)
+                .replace("$PROTOCOL", &PROTOCOL.to_string())
+                .replace("$REVISION", &REVISION.to_string())
+        })
+        .join("\n");
+    let parts = with_faults(parts);
+    Ok(format!(
+        "-- The locks of leasehold, protocol {PROTOCOL}, revision {REVISION}. It may be executed again.\n{HEAD}{parts}COMMIT;\n"
+    ))
 }
 
-/// Names that need no quotes, so that they can be written into every statement.
+/// Puts faults of earlier versions back into the functions, in builds for campaigns.
+fn with_faults(mut scripts: String) -> String {
+    if fault("downgrade-unpinned") {
+        let pinned = "p.mode = 0 AND p_mode = 1 AND NOT p.parted THEN";
+        scripts = scripts.replace(pinned, "false THEN");
+    }
+    if fault("turn-is-hold") {
+        let one = "t.token = p_token AND t.turns = 1";
+        let any = "t.token <= p_token AND p_token < t.token + t.turns";
+        scripts = scripts.replace(one, any);
+    }
+    scripts
+}
+
+/// Accepts only names that need no quotes, so that they can be written into every statement.
 pub(crate) fn check_schema(name: &str) -> Result<()> {
+    if matches!(name, "public" | "information_schema") {
+        let what = format!(
+            "schema={name} is not for locks: they have a schema of their own. Leave it out for schema={SCHEMA}, or name another one"
+        );
+        return Err(Error::new(ErrorKind::Invalid, what));
+    }
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     let begins = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_');
     if begins && name.len() <= 63 && name.chars().all(plain) && !name.starts_with("pg_") {
@@ -52,22 +131,91 @@ pub(crate) fn check_schema(name: &str) -> Result<()> {
     Err(Error::new(ErrorKind::Invalid, what))
 }
 
-/// A call of a function in this schema, with so many parameters, which have these casts.
+/// The column in which an answer repeats the number of its request.
+pub(crate) const ASKED: &str = "asked";
+
+/// A call of a function in this schema, with one parameter for each of these casts. One more
+/// parameter is the number that the answer repeats after the name of the schema.
 pub(crate) fn call(schema: &str, function: &str, casts: &[&str]) -> String {
-    let parameters: Vec<String> = casts.iter().enumerate().map(|(i, cast)| format!("${}{cast}", i + 1)).collect();
-    format!("SELECT * FROM {schema}.{function}({})", parameters.join(", "))
+    let parameters: Vec<String> = casts
+        .iter()
+        .enumerate()
+        .map(|(i, cast)| format!("${}{cast}", i + 1))
+        .collect();
+    format!(
+        "SELECT '{schema} '::pg_catalog.text OPERATOR(pg_catalog.||) ${}::pg_catalog.text AS {ASKED}, * FROM {schema}.{function}({})",
+        casts.len() + 1,
+        parameters.join(", ")
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// The names of all functions that the scripts create.
+    fn made() -> Vec<&'static str> {
+        let texts = PARTS
+            .iter()
+            .flat_map(|part| part.split(" FUNCTION leasehold.").skip(1));
+        texts
+            .filter_map(|text| text.split_once('(').map(|(name, _)| name))
+            .collect()
+    }
+
+    #[test]
+    fn every_function_is_taken_from_the_public_and_each_verb_runs_with_a_path_of_its_own() {
+        let rights = include_str!("scripts/rights.sql");
+        for function in made() {
+            assert!(rights.contains(&format!("'{function}'")), "{function}");
+        }
+        for function in HOLDS.iter().chain(&MOVES) {
+            assert!(made().contains(function), "{function}");
+        }
+        let definers = PARTS.concat().matches("SECURITY DEFINER").count();
+        let pinned = "SECURITY DEFINER SET search_path = pg_catalog, pg_temp ";
+        assert_eq!(definers, HOLDS.len() + MOVES.len());
+        assert_eq!(PARTS.concat().matches(pinned).count(), definers);
+        assert_eq!(
+            PARTS
+                .concat()
+                .matches("SET row_security = off AS $$")
+                .count(),
+            definers
+        );
+    }
+
+    /// An installed schema is updated only by a greater revision.
+    #[test]
+    fn other_scripts_are_another_revision() {
+        let hash = PARTS
+            .concat()
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        let what = "the scripts have changed: raise REVISION if a release has this one, and write this hash here";
+        assert_eq!(
+            (REVISION, format!("{hash:016x}").as_str()),
+            (1, "5d62eaba89a55e54"),
+            "{what}"
+        );
+    }
+
     #[test]
     fn a_migration_is_for_one_schema() {
         let sql = migration("locks_2").unwrap();
-        assert!(sql.contains("locks_2.claim_1(") && sql.contains("search_path = locks_2, pg_temp"));
-        assert!(!sql.replace("The locks of leasehold", "").contains("leasehold."));
-        assert_eq!(migration("a;b").unwrap_err().kind(), ErrorKind::Invalid);
-        assert_eq!(call("s", "f_1", &["", "::uuid"]), "SELECT * FROM s.f_1($1, $2::uuid)");
+        assert!(sql.contains("locks_2.claim_1(") && sql.contains("UPDATE locks_2.lines"));
+        assert!(
+            !sql.replace("The locks of leasehold", "")
+                .contains("leasehold.")
+        );
+        for bad in ["a;b", "public", "information_schema"] {
+            assert_eq!(migration(bad).unwrap_err().kind(), ErrorKind::Invalid);
+        }
+        assert_eq!(
+            call("s", "f_1", &["", "::uuid"]),
+            "SELECT 's '::pg_catalog.text OPERATOR(pg_catalog.||) $3::pg_catalog.text AS asked, * FROM s.f_1($1, $2::uuid)"
+        );
     }
 }

@@ -1,6 +1,11 @@
 //! The examples of `docs/transactions.md` for PostgreSQL, as they stand there: by who holds, and by who held.
 
-#![allow(clippy::unwrap_used, clippy::panic, unreachable_pub, reason = "tests, and examples of programs")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    unreachable_pub,
+    reason = "tests, and examples of programs"
+)]
 
 // What the examples name as their users do.
 extern crate self as leasehold;
@@ -18,6 +23,7 @@ mod with_sqlx;
 #[path = "guide/with_tokio_postgres.rs"]
 mod with_tokio_postgres;
 
+#[path = "it/support/mod.rs"]
 mod support;
 
 use std::time::Duration;
@@ -37,9 +43,13 @@ impl World {
     async fn new() -> World {
         let server = server().await;
         let store = Store::new(client(&server).await).ttl(Duration::from_secs(60));
-        let schema = format!("CREATE SCHEMA {role} AUTHORIZATION {role}", role = Server::USER);
+        let schema = format!(
+            "CREATE SCHEMA {role} AUTHORIZATION {role}",
+            role = Server::USER
+        );
         server.query(&schema).await.unwrap();
-        let orders = "CREATE TABLE orders (id int8, state text); INSERT INTO orders VALUES (42, 'open')";
+        let orders =
+            "CREATE TABLE orders (id int8, state text); INSERT INTO orders VALUES (42, 'open')";
         program(&server).await.batch_execute(orders).await.unwrap();
         World { server, store }
     }
@@ -50,7 +60,12 @@ impl World {
 
     /// The guard stays: its program is paused, and has heard of nothing.
     async fn replaced(&self, guard: &Guard) -> Guard {
-        assert!(self.store.evict("orders/42", guard.fencing_token()).await.unwrap());
+        assert!(
+            self.store
+                .evict("orders/42", guard.fencing_token())
+                .await
+                .unwrap()
+        );
         self.hold().await
     }
 
@@ -58,7 +73,13 @@ impl World {
     async fn was_paid(&self) -> bool {
         let state = format!("SELECT state FROM {}.orders", Server::USER);
         let state = self.server.text(&state).await.unwrap();
-        self.server.query(&format!("UPDATE {}.orders SET state = 'open'", Server::USER)).await.unwrap();
+        self.server
+            .query(&format!(
+                "UPDATE {}.orders SET state = 'open'",
+                Server::USER
+            ))
+            .await
+            .unwrap();
         state == "paid"
     }
 }
@@ -82,7 +103,11 @@ async fn with_tokio_postgres() {
 async fn with_sqlx() {
     bounded(async {
         let world = World::new().await;
-        let pool = PgPoolOptions::new().max_connections(2).connect(&world.server.url()).await.unwrap();
+        let pool = PgPoolOptions::new()
+            .max_connections(2)
+            .connect(&world.server.url())
+            .await
+            .unwrap();
         let guard = world.hold().await;
         assert!(with_sqlx::pay(&guard, &pool).await.unwrap());
         assert!(world.was_paid().await);
@@ -97,13 +122,18 @@ async fn with_sqlx() {
 async fn with_diesel() {
     bounded(async {
         let world = World::new().await;
-        let mut db = AsyncPgConnection::establish(&world.server.url()).await.unwrap();
+        let mut db = AsyncPgConnection::establish(&world.server.url())
+            .await
+            .unwrap();
         let guard = world.hold().await;
         assert_eq!(with_diesel::pay(&guard, &mut db).await, Ok(1));
         assert!(world.was_paid().await);
         let _next = world.replaced(&guard).await;
         let refused = with_diesel::pay(&guard, &mut db).await.unwrap_err();
-        assert!(refused.to_string().contains("the lock is no longer held"), "{refused}");
+        assert!(
+            refused.to_string().contains("the lock is no longer held"),
+            "{refused}"
+        );
         assert!(!world.was_paid().await);
     })
     .await;

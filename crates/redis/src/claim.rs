@@ -2,28 +2,34 @@
 
 use std::time::Duration;
 
-use leasehold_core::seam::{Claim, Claimed, ClaimedAll, Grant, Mode, Moment, Place, Validity, WaitPolicy, Waiting};
+use crate::link::{Ahead, Call, Connection, Fields, attempt, junk, record};
+use leasehold_core::backend::{
+    Claim, Claimed, ClaimedAll, Grant, Mode, Moment, Place, Validity, WaitPolicy, Waiting,
+};
 use leasehold_core::{Error, ErrorKind, FencingToken, Result};
-use leasehold_redis_client::{Ahead, Call, Connection, Fields, attempt, junk, record};
 use redis::Value;
 
 use crate::Redis;
 use crate::client::nodes::Nodes;
-use crate::client::replicas::Replicas;
+use crate::client::replicas::{Baseline, Replicas};
 use crate::entry::{self, RAISES};
 use crate::scripts::{CLAIM, CLAIM_ALL, FENCE, RAISE};
 
-/// How often the first waiter polls a lock of another tool, whose release notifies no waiter.
+/// The interval at which the first waiter polls a lock of another tool, whose release notifies no
+/// waiter.
 const FOREIGN_POLL: Duration = Duration::from_millis(250);
 /// The distance between the polls of two waiters after a holder died, by their rank.
 const SPREAD: Duration = Duration::from_millis(2);
 
 impl Redis {
     pub(crate) async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        let (sent, mut nth, replicas, floor) = (Moment::now(), 0, self.replicas_now()?, self.floor(claim)?);
+        let sent = Moment::now();
+        let mut nth = 0;
+        let replicas = self.replicas_now()?;
+        let floor = self.floor(claim)?;
         let call = |to: &Connection| {
             nth = to.nth()?;
-            let call = self.with_options(self.call(&CLAIM, claim), claim, floor.is_some(), sent, nth);
+            let call = self.with_options(self.call(&CLAIM, claim), claim, sent, nth);
             Ok(match (claim.policy == WaitPolicy::Try, floor) {
                 (true, None) => call.arg("tries"),
                 (false, None) => call,
@@ -34,7 +40,7 @@ impl Redis {
         let mut fields = Fields::of(&answer);
         match (fields.word(), claim.mode) {
             ("granted", _) => {
-                let grant = self.raised(claim, &mut fields, sent, nth)?;
+                let grant = self.grant(claim, &mut fields, sent)?;
                 self.acknowledged(nth, replicas).await?;
                 Ok(Claimed::Granted(grant))
             }
@@ -42,18 +48,23 @@ impl Redis {
             ("differ", Mode::Permits { of, .. }) => Err(Error::permits_differ(fields.value()?, of)),
             ("waiting", _) => {
                 let ahead = Ahead::of(fields)?;
-                self.nodes.waits(|| self.names.lock(&claim.name));
                 let retry_after = retry_after(&ahead, entry::ttl(claim));
-                Ok(Claimed::Waiting(Waiting::new(self.place(claim), ahead.who).retry_after(retry_after)))
+                Ok(Claimed::Waiting(
+                    Waiting::new(self.place(claim), ahead.who).retry_after(retry_after),
+                ))
             }
             _ => Err(junk("the answer to a claim")),
         }
     }
 
-    /// Claims all of these, which differ in their names and ids only, or none.
+    /// Claims all of these or none. They differ only in their names and ids.
     pub(crate) async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
-        let Some(first) = claims.first() else { return Ok(ClaimedAll::Granted(Vec::new())) };
-        let (sent, mut nth, replicas) = (Moment::now(), 0, self.replicas_now()?);
+        let Some(first) = claims.first() else {
+            return Ok(ClaimedAll::Granted(Vec::new()));
+        };
+        let sent = Moment::now();
+        let mut nth = 0;
+        let replicas = self.replicas_now()?;
         let mut floored = false;
         for claim in claims {
             floored |= self.floor(claim)?.is_some();
@@ -61,94 +72,133 @@ impl Redis {
         let call = |to: &Connection| {
             nth = to.nth()?;
             let call = self.on_all(&CLAIM_ALL, claims.iter().map(|claim| &claim.name));
-            let call = self.with_options(call, first, floored, sent, nth);
+            let call = self.with_options(call, first, sent, nth);
             let call = claims.iter().fold(call, |call, claim| call.arg(claim.id));
-            let floors = claims.iter().filter(|_| floored).map(|claim| claim.floor.map_or(0, FencingToken::get));
+            let floors = claims
+                .iter()
+                .filter(|_| floored)
+                .map(|claim| claim.floor.map_or(0, FencingToken::get));
             Ok(floors.fold(call, |call, floor| call.arg(floor)))
         };
         let unknown = || junk("the answer to several claims");
-        let Value::Array(answers) = self.run(&first.name, call).await? else { return Err(unknown()) };
+        let Value::Array(answers) = self.run(&first.name, call).await? else {
+            return Err(unknown());
+        };
         if let [refusal @ Value::BulkString(said), Value::Int(at)] = &answers[..]
             && said.starts_with(b"busy ")
         {
             let refusal = record(refusal)?;
             let mut fields = Fields::of(&refusal);
             fields.word();
-            return Ok(ClaimedAll::Busy(usize::try_from(*at).map_err(|_| unknown())?, Ahead::of(fields)?.who));
+            return Ok(ClaimedAll::Busy(
+                usize::try_from(*at).map_err(|_| unknown())?,
+                Ahead::of(fields)?.who,
+            ));
         }
         let grant = |(claim, answer)| {
             let answer = said(claim, answer)?;
             let mut fields = Fields::of(&answer);
-            if fields.word() == "granted" { self.raised(claim, &mut fields, sent, nth) } else { Err(unknown()) }
+            if fields.word() == "granted" {
+                self.grant(claim, &mut fields, sent)
+            } else {
+                Err(unknown())
+            }
         };
-        let grants = claims.iter().zip(&answers).map(grant).collect::<Result<Vec<_>>>()?;
+        let grants = claims
+            .iter()
+            .zip(&answers)
+            .map(grant)
+            .collect::<Result<Vec<_>>>()?;
         self.acknowledged(nth, replicas).await?;
         Ok(ClaimedAll::Granted(grants))
     }
 
-    /// What the script is told of a claim, apart from its id. One with a floor takes no fast path: it is told no clock.
-    fn with_options(&self, call: Call, claim: &Claim, floored: bool, sent: Moment, nth: u64) -> Call {
-        let (turns, ttl, (kind, n, of)) = (claim.turns(), entry::ttl(claim).as_millis(), claim.mode.parts());
-        let (attempt, guess) = (attempt(sent), if floored { 0 } else { self.clock.guess(nth, sent) });
-        let channel = self.nodes.channel(|| self.names.lock(&claim.name), &self.inbox);
-        let (since, label) = (guess / 1000, &claim.label);
-        let record = format_args!("{kind} {n} {of} {ttl} {turns} {attempt} {since} {channel} {label}");
-        call.over(nth).arg(ttl).arg(turns).arg(guess).arg(record)
+    /// Adds the options of a claim, apart from its id. The server adds the clock to the record.
+    fn with_options(&self, call: Call, claim: &Claim, sent: Moment, nth: u64) -> Call {
+        let turns = claim.turns();
+        let ttl = entry::ttl(claim).as_millis();
+        let (kind, n, of) = claim.mode.parts();
+        let attempt = attempt(sent);
+        let channel = &self.inbox.channel;
+        call.over(nth)
+            .arg(ttl)
+            .arg(turns)
+            .arg(format_args!("{kind} {n} {of} {ttl} {turns} {attempt}"))
+            .arg(format_args!("{channel} {}", claim.label))
     }
 
-    /// Where tokens can be raised: to what this claim asks for.
+    /// The floor of this claim, where tokens can be raised.
     fn floor(&self, claim: &Claim) -> Result<Option<FencingToken>> {
         let floor = claim.floor.filter(|_| matches!(*self.nodes, Nodes::One(_)));
-        RAISES.check(floor).map(|()| floor.filter(|floor| floor.get() > 0))
+        RAISES
+            .check(floor)
+            .map(|()| floor.filter(|floor| floor.get() > 0))
     }
 
-    /// Raises the fence to this number, above which tokens go on, 0 for not at all; answers a number that no token exceeds.
+    /// Raises the fence to this number, above which tokens go on; 0 leaves it as it is. Returns a
+    /// number that no token exceeds.
     pub(crate) async fn raise(&self, number: FencingToken) -> Result<FencingToken> {
         let Nodes::One(connection) = &*self.nodes else {
             let what = "each slot of a Redis Cluster numbers its holds by itself";
             return Err(Error::new(ErrorKind::Unsupported, what));
         };
         RAISES.check(Some(number))?;
-        let (replicas, nth) = (self.replicas_now()?, connection.nth()?);
-        let answer = Call::of(&RAISE, 1).arg(FENCE).arg(number).over(nth).run(connection).await?;
+        let replicas = self.replicas_now()?;
+        let nth = connection.nth()?;
+        let answer = Call::of(&RAISE, 1)
+            .arg(FENCE)
+            .arg(number)
+            .over(nth)
+            .run(connection)
+            .await?;
         self.acknowledged(nth, replicas).await?;
         Fields::of(&record(&answer)?).token()
     }
 
-    /// With the option `min_replicas`: the connection on which they are asked for, before anything is sent.
-    fn replicas_now(&self) -> Result<Option<u64>> {
-        self.replicas.as_ref().map(Replicas::nth).transpose()
+    /// With the option `min_replicas`: the state to compare when a grant is acknowledged. It is
+    /// taken before anything is sent.
+    fn replicas_now(&self) -> Result<Option<Baseline>> {
+        self.replicas.as_ref().map(Replicas::before).transpose()
     }
 
-    /// With the option `min_replicas` a grant over this connection counts once the replicas have it.
-    async fn acknowledged(&self, over: u64, replicas: Option<u64>) -> Result<()> {
-        let (Some(asked), Some(nth)) = (&self.replicas, replicas) else { return Ok(()) };
-        let Nodes::One(connection) = &*self.nodes else { return Ok(()) };
-        let written_at = connection.leads_to(over).map_err(|e| Error::new(ErrorKind::Ambiguous, e.to_string()))?;
-        asked.acknowledge(nth, &written_at).await
+    /// With the option `min_replicas`, waits until the replicas have a grant over this connection:
+    /// only then it counts.
+    async fn acknowledged(&self, over: u64, replicas: Option<Baseline>) -> Result<()> {
+        let (Some(asked), Some(before)) = (&self.replicas, replicas) else {
+            return Ok(());
+        };
+        let Nodes::One(connection) = &*self.nodes else {
+            return Ok(());
+        };
+        let written_at = connection
+            .leads_to(over)
+            .map_err(|e| Error::new(ErrorKind::Ambiguous, e.to_string()))?;
+        asked.acknowledge(before, &written_at).await
     }
 
     fn place(&self, claim: &Claim) -> Place {
         self.inbox.place(claim.id, &self.names.lock(&claim.name))
     }
 
-    /// A grant that may have raised the fence, and then says the server's clock.
-    fn raised(&self, claim: &Claim, fields: &mut Fields<'_>, sent: Moment, nth: u64) -> Result<Grant> {
-        let grant = self.grant(claim, fields, sent)?;
-        if let Ok(micros) = fields.value() {
-            self.clock.learn(nth, Moment::now(), micros);
-        }
-        Ok(grant)
-    }
-
-    /// Reads `token turns`. The script extended the lease, so the grant counts from this very request.
-    pub(crate) fn grant(&self, claim: &Claim, fields: &mut Fields<'_>, sent: Moment) -> Result<Grant> {
-        let (token, turns) = (fields.token()?, fields.value()?);
-        Ok(Grant::new(self.place(claim), token, Validity::since(sent, entry::ttl(claim))).turns(turns))
+    /// Reads `token turns`. The script extended the lease, so the grant counts from this request.
+    pub(crate) fn grant(
+        &self,
+        claim: &Claim,
+        fields: &mut Fields<'_>,
+        sent: Moment,
+    ) -> Result<Grant> {
+        let token = fields.token()?;
+        let turns = fields.value()?;
+        Ok(Grant::new(
+            self.place(claim),
+            token,
+            Validity::since(sent, entry::ttl(claim)),
+        )
+        .turns(turns))
     }
 }
 
-/// What the script says of a claim. The fast path says the token alone.
+/// The script's answer to a claim, as a record. On the fast path the answer is the token alone.
 fn said(claim: &Claim, answer: &Value) -> Result<String> {
     match answer {
         Value::Int(token) => Ok(format!("granted {token} {}", claim.turns())),
@@ -156,8 +206,9 @@ fn said(claim: &Claim, answer: &Value) -> Result<String> {
     }
 }
 
-/// When claiming again may help without a notification: just after the holder's lease ends, one waiter after another. The
-/// release of another tool notifies no waiter, so the first one polls. Only a hint: renewals notice a dead holder too.
+/// The time after which claiming again may help without a notification: just after the holder's
+/// lease ends, one waiter after another. The release of another tool notifies no waiter, so the
+/// first waiter polls. This is only a hint: renewals notice a dead holder, too.
 fn retry_after(ahead: &Ahead, ttl: Duration) -> Duration {
     let end = ahead.left.map(|left| left + Duration::from_millis(1));
     let after = match (end, ahead.who.foreign && ahead.rank == 0) {
@@ -184,7 +235,16 @@ mod tests {
     fn waiters_retry_after_the_holder_and_never_all_at_once() {
         let foreign = Contention::foreign();
         let ours = Contention::by("x");
-        let at = |who: &Contention, left, rank| retry_after(&Ahead { who: who.clone(), left, rank }, TTL);
+        let at = |who: &Contention, left, rank| {
+            retry_after(
+                &Ahead {
+                    who: who.clone(),
+                    left,
+                    rank,
+                },
+                TTL,
+            )
+        };
         assert_eq!(at(&foreign, Some(ms(40)), 0), ms(41));
         assert_eq!(at(&foreign, Some(ms(9_999_999)), 0), FOREIGN_POLL);
         assert_eq!(at(&foreign, None, 1), ms(3002));
@@ -194,12 +254,14 @@ mod tests {
 
     #[test]
     fn whatever_a_script_says_a_waiter_asks_again() {
-        fuzz(include_str!("../../redis-client/corpus/answers"), |bytes| {
-            let Ok(answer) = redis::parse_redis_value(bytes) else { return };
+        fuzz(include_str!("../corpus/answers"), |bytes| {
+            let Ok(answer) = redis::parse_redis_value(bytes) else {
+                return;
+            };
             let claim = Claim::new("x", Mode::Exclusive, WaitPolicy::Fair, TTL, "");
             let _ = said(&claim, &answer);
         });
-        fuzz_text(include_str!("../../redis-client/corpus/records"), |text| {
+        fuzz_text(include_str!("../corpus/records"), |text| {
             let mut fields = Fields::of(text);
             fields.word();
             let Ok(ahead) = Ahead::of(fields) else { return };
@@ -211,8 +273,14 @@ mod tests {
     fn the_fast_path_says_the_token_alone() {
         for (policy, turns) in [(WaitPolicy::Fair, 1), (WaitPolicy::Fast, 64)] {
             let claim = Claim::new("x", Mode::Exclusive, policy, TTL, "");
-            assert_eq!(said(&claim, &Value::Int(17)).unwrap(), format!("granted 17 {turns}"));
-            assert_eq!(said(&claim, &Value::BulkString(b"busy x".to_vec())).unwrap(), "busy x");
+            assert_eq!(
+                said(&claim, &Value::Int(17)).unwrap(),
+                format!("granted 17 {turns}")
+            );
+            assert_eq!(
+                said(&claim, &Value::BulkString(b"busy x".to_vec())).unwrap(),
+                "busy x"
+            );
             assert!(said(&claim, &Value::Nil).is_err());
         }
     }

@@ -1,70 +1,87 @@
-//! URL to configuration, strictly: what is not understood is refused, and no message shows a credential.
+//! Reads a URL into a configuration, strictly: an unknown part is refused, and no message shows a
+//! credential.
 
+use std::str::FromStr;
 use std::time::Duration;
 
+use crate::link::{AddressMap, Sentinels, Server, server_of_sentinels, servers};
 use leasehold_core::support::{Address, Credentials, Host};
 use leasehold_core::{Error, ErrorKind, Result};
-use leasehold_redis_client::{Reach, Sentinels, Server, server_of_sentinels, servers};
 #[cfg(feature = "tls")]
 use leasehold_tls::Tls;
 use redis::ConnectionInfo;
 
-/// How long a claim waits for replicas if the URL does not say.
+/// The time in milliseconds for which a claim waits for replicas, unless the URL sets it.
 const WAIT: u32 = 100;
 
-/// Where the server is, and how the store uses it.
+/// The place of the server, and the options of the store.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub(crate) server: Server,
-    /// The limit of one request.
+    /// The time limit of one request.
     pub(crate) timeout: Duration,
-    /// What stands before every key.
+    /// The beginning of every key.
     pub(crate) prefix: String,
-    /// How many replicas have to acknowledge a claim, and within what time.
+    /// The number of replicas that have to acknowledge a claim, and the time within which they have
+    /// to.
     pub(crate) min_replicas: Option<(u32, Duration)>,
-    /// It is a Cluster.
+    /// Set if the server is a node of a Cluster.
     pub(crate) cluster: Option<Cluster>,
 }
 
-/// What is said of a Cluster beyond its first server.
+/// The settings of a Cluster beyond its first server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cluster {
-    /// Further nodes to ask.
+    /// Further nodes that are asked for the slots.
     others: Vec<ConnectionInfo>,
-    pub(crate) reach: Option<Reach>,
+    pub(crate) reach: Option<AddressMap>,
 }
 
 impl Config {
     /// Reads `redis://[:password@|user:password@]host[:port][/db]`, and after a `?` `timeout=ms`, `prefix=text`,
     /// `min_replicas=n`, `min_replicas_timeout=ms`, joined by `&`.
     ///
-    /// Or `redis+sentinel://[…@]sentinel[:port],sentinel[:port]…/master-name[/db]` with the same words, and `sentinel_user=name` and
-    /// `sentinel_password=text` for the sentinels themselves: what stands before the `@` is for the master. Over TLS (also to the
-    /// sentinels) these are `rediss://` and `rediss+sentinel://`.
+    /// Or `redis+sentinel://[…@]sentinel[:port],sentinel[:port]…/master-name[/db]` with these
+    /// options, and `sentinel_user=name` and `sentinel_password=text` for the sentinels themselves:
+    /// the credentials before the `@` are for the master. Over TLS (also to the sentinels) the
+    /// schemes are `rediss://` and `rediss+sentinel://`.
     ///
     /// # Errors
     ///
     /// [`Invalid`](ErrorKind::Invalid) names the part that is wrong, and shows no credential. `rediss://` without the feature `tls`
     /// is [`Unsupported`](ErrorKind::Unsupported).
     pub fn from_url(url: &str) -> Result<Config> {
-        let kind = url.split_once("://").and_then(|(scheme, _)| scheme.split_once('+')).map(|(_, kind)| kind);
+        let kind = url
+            .split_once("://")
+            .and_then(|(scheme, _)| scheme.split_once('+'))
+            .map(|(_, kind)| kind);
         let mut address = match kind {
             Some("sentinel") => address_of(url, "sentinel", 26379)?,
             Some("cluster") => address_of(url, "cluster", 6379)?,
             _ => Address::parse_tls(url, "redis", 6379, 6379)?,
         };
-        let mut number = |key: &str, default| match address.take(key).map(|text| text.parse::<u32>()) {
-            None => Ok(default),
-            Some(Ok(number)) if number <= 60_000 => Ok(number),
-            Some(_) => Err(Error::new(ErrorKind::Invalid, format!("{key} is a number up to 60000"))),
-        };
-        let (least, within) = (number("min_replicas", 0)?, number("min_replicas_timeout", WAIT)?);
-        let (timeout, prefix) = (address.timeout()?, address.take("prefix").unwrap_or_default());
+        let mut number =
+            |key: &str, default| match address.take(key).map(|text| text.parse::<u32>()) {
+                None => Ok(default),
+                Some(Ok(number)) if number <= 60_000 => Ok(number),
+                Some(_) => Err(Error::new(
+                    ErrorKind::Invalid,
+                    format!("{key} is a number up to 60000"),
+                )),
+            };
+        let least = number("min_replicas", 0)?;
+        let within = number("min_replicas_timeout", WAIT)?;
+        let timeout = address.timeout()?;
+        let prefix = address.take("prefix").unwrap_or_default();
         let config = match kind {
             Some("sentinel") => Config::of(server_of_sentinels(&mut address)?),
             Some("cluster") => {
                 let mut all = servers(&mut address)?;
-                let others = all.split_off(1).into_iter().map(|server| server.info).collect();
+                let others = all
+                    .split_off(1)
+                    .into_iter()
+                    .map(|server| server.info)
+                    .collect();
                 Config::of(the_one(all)?).in_cluster(others)?
             }
             _ => Config::of(the_one(servers(&mut address)?)?),
@@ -74,69 +91,99 @@ impl Config {
         Ok(config.min_replicas(least, Duration::from_millis(within.into())))
     }
 
-    /// The client crate's own description of the server, which may be a Unix socket, or say TLS if that crate's features are on.
-    /// The store sets the protocol (RESP3), TCP_NODELAY and TCP keep-alive. A second for each request, and no prefix.
+    /// A configuration from the client crate's description of the server, which may be a Unix
+    /// socket, or use TLS if that crate's features are on. The store sets the protocol (RESP3),
+    /// TCP_NODELAY and TCP keep-alive. A request may take a second, and keys have no prefix.
     pub fn new(server: ConnectionInfo) -> Config {
         Config::of(server.into())
     }
 
-    /// A Redis Cluster, by some of its nodes: the others are asked for. All have the credentials of the first.
+    /// A Redis Cluster, given by some of its nodes, which are asked for the others. All nodes have
+    /// the credentials of the first.
     ///
     /// # Errors
     ///
     /// [`Invalid`](ErrorKind::Invalid) without any node, and for a database: a Cluster has one.
     pub fn cluster(nodes: Vec<ConnectionInfo>) -> Result<Config> {
         let mut nodes = nodes.into_iter();
-        let first = nodes.next().ok_or_else(|| Error::new(ErrorKind::Invalid, "a Redis Cluster needs an address"))?;
+        let first = nodes
+            .next()
+            .ok_or_else(|| Error::new(ErrorKind::Invalid, "a Redis Cluster needs an address"))?;
         Config::of(first.into()).in_cluster(nodes.collect())
     }
 
     fn of(server: Server) -> Config {
-        Config { server, timeout: Duration::from_secs(1), prefix: String::new(), min_replicas: None, cluster: None }
+        Config {
+            server,
+            timeout: Duration::from_secs(1),
+            prefix: String::new(),
+            min_replicas: None,
+            cluster: None,
+        }
     }
 
     fn in_cluster(mut self, others: Vec<ConnectionInfo>) -> Result<Config> {
         if self.server.info.redis_settings().db() != 0 {
-            return Err(Error::new(ErrorKind::Invalid, "a Redis Cluster has one database, 0"));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "a Redis Cluster has one database, 0",
+            ));
         }
         self.server.cluster = true;
-        self.cluster = Some(Cluster { others, reach: None });
+        self.cluster = Some(Cluster {
+            others,
+            reach: None,
+        });
         Ok(self)
     }
 
-    /// Where a node is reached that the Cluster calls by this host and port: behind port forwarding, or from outside of a container's network.
-    /// Without it, where the Cluster says. It changes nothing for one server.
+    /// Maps the host and the port by which the Cluster calls a node to those by which this client
+    /// reaches it: behind port forwarding, or from outside of a container's network. Without it,
+    /// nodes are reached where the Cluster says. It changes nothing for one server.
     #[must_use]
     pub fn reach(mut self, at: impl Fn(&Host) -> Host + Send + Sync + 'static) -> Config {
         if let Some(cluster) = &mut self.cluster {
-            cluster.reach = Some(Reach::new(at));
+            cluster.reach = Some(AddressMap::new(at));
         }
         self
     }
 
     /// The nodes of a Cluster that are asked first.
     pub(crate) fn seeds(&self, cluster: &Cluster) -> Vec<Server> {
-        let others = cluster.others.iter().map(|info| Server { info: info.clone(), ..self.server.clone() });
+        let others = cluster.others.iter().map(|info| Server {
+            info: info.clone(),
+            ..self.server.clone()
+        });
         [self.server.clone()].into_iter().chain(others).collect()
     }
 
-    /// The server is the master that these sentinels know by this name, wherever they say it is. The server that this configuration
-    /// was made of lends its credentials and its database, and its address means nothing any more; the sentinels' own credentials
-    /// are in their descriptions.
+    /// Takes as the server the master that these sentinels know by this name, wherever they say it
+    /// is. The credentials and the database stay those of this configuration's server, whose
+    /// address is not used any more. The sentinels' own credentials are in their descriptions.
     #[must_use]
-    pub fn sentinels(mut self, master: impl Into<String>, each: impl IntoIterator<Item = ConnectionInfo>) -> Config {
-        self.server.sentinels = Some(Sentinels { master: master.into(), each: each.into_iter().collect() });
+    pub fn sentinels(
+        mut self,
+        master: impl Into<String>,
+        each: impl IntoIterator<Item = ConnectionInfo>,
+    ) -> Config {
+        self.server.sentinels = Some(Sentinels {
+            master: master.into(),
+            each: each.into_iter().collect(),
+        });
         self
     }
 
-    /// Asks this function for the user and the password before each connection to the server, or to a node of a Cluster: so they can be
-    /// rotated without a restart. It replaces those of the URL and of descriptions, but for the sentinels' own. The user of a server
-    /// that has a password and no users is `default`.
+    /// Calls this function for the user and the password before each connection to the server, or
+    /// to a node of a Cluster, so that they can be rotated without a restart. Its answer replaces
+    /// the credentials of the URL and of descriptions, except the sentinels' own. The user of a
+    /// server that has a password and no users is `default`.
     ///
-    /// Redis asks for them once in each connection, so the function may say the new password before the server takes it, or after, for
-    /// as long as no connection ends meanwhile. One that is refused leaves the store without a connection: requests are
-    /// [`Denied`](ErrorKind::Denied), and holds stay until their leases end. The function may take as long as connecting may; what it
-    /// fails with is [`Unavailable`](ErrorKind::Unavailable) unless it is `Invalid` or `Denied`.
+    /// Redis asks for credentials once in each connection. The function may therefore return the
+    /// new password before the server takes it, or after, as long as no connection ends meanwhile.
+    /// A refused password leaves the store without a connection: requests are
+    /// [`Denied`](ErrorKind::Denied), and holds stay until their leases end. The function may take
+    /// as long as connecting may. Its error is reported as [`Unavailable`](ErrorKind::Unavailable)
+    /// unless it is `Invalid` or `Denied`.
     ///
     /// ```
     /// use leasehold_core::{Error, ErrorKind};
@@ -158,7 +205,7 @@ impl Config {
         self
     }
 
-    /// Makes every connection over TLS, and none without. The server's address is a host and a port.
+    /// Makes every connection over TLS. The server's address has to be a host and a port.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Config {
@@ -181,14 +228,17 @@ impl Config {
         self
     }
 
-    /// A claim counts only once so many replicas have acknowledged it, within so much time each (`WAIT`). With fewer, the
-    /// claim fails as [`Ambiguous`](ErrorKind::Ambiguous), is retried within the retry budget of the acquire, and is
-    /// withdrawn in the end. With 0, the default, no replica is waited for.
+    /// A claim counts only once this number of replicas have acknowledged it, within this time for
+    /// each claim (`WAIT`). With fewer, the claim fails as [`Ambiguous`](ErrorKind::Ambiguous), is
+    /// retried within the retry budget of the acquire, and is withdrawn in the end. The default is
+    /// 0: claims wait for no replica.
     ///
-    /// It makes it less likely that a failover forgets a lock, and not safe: a replica that never acknowledged may be the one
-    /// that is promoted, renewals and releases are not waited for, and an acknowledged write is in a replica's memory, not
-    /// on its disk. Only the fencing token survives a failover. A claim costs two requests more, on a connection of their
-    /// own; a waiter that is granted the lock, and a hold whose token was raised, claim again, to wait for the replicas too.
+    /// This makes it less likely that a failover forgets a lock, but does not make a failover safe:
+    /// a replica that never acknowledged may be the one that is promoted, renewals and releases do
+    /// not wait for replicas, and an acknowledged write is in a replica's memory, not on its disk.
+    /// Only the fencing token survives a failover. A claim costs two more requests, on a connection
+    /// of their own. A waiter that is granted the lock, and a hold whose token was raised, claim
+    /// again, to wait for the replicas too.
     #[must_use]
     pub fn min_replicas(mut self, least: u32, within: Duration) -> Config {
         self.min_replicas = (least > 0).then_some((least, within.max(Duration::from_millis(1))));
@@ -196,17 +246,33 @@ impl Config {
     }
 }
 
-/// A URL of another kind. Its scheme has the `s` of TLS in the middle.
+impl FromStr for Config {
+    type Err = Error;
+
+    /// Reads a URL, as [`from_url`](Config::from_url) does.
+    fn from_str(url: &str) -> Result<Config> {
+        Config::from_url(url)
+    }
+}
+
+/// Parses a URL of another kind. Its scheme has the `s` of TLS in the middle.
 fn address_of(url: &str, kind: &str, port: u16) -> Result<Address> {
     let tls = url.starts_with("rediss");
-    let mut address = Address::parse(url, &format!("redis{}+{kind}", if tls { "s" } else { "" }), port)?;
+    let mut address = Address::parse(
+        url,
+        &format!("redis{}+{kind}", if tls { "s" } else { "" }),
+        port,
+    )?;
     address.tls = tls;
     Ok(address)
 }
 
 fn the_one(servers: Vec<Server>) -> Result<Server> {
     let [server] = <[Server; 1]>::try_from(servers).map_err(|_| {
-        Error::new(ErrorKind::Invalid, "redis:// names one server (others: redis+sentinel://, redis+cluster://)")
+        Error::new(
+            ErrorKind::Invalid,
+            "redis:// names one server (others: redis+sentinel://, redis+cluster://)",
+        )
     })?;
     Ok(server)
 }
@@ -223,28 +289,61 @@ mod tests {
         let config = Config::from_url(all).unwrap();
         let settings = config.server.info.redis_settings();
         assert_eq!(config.server.info.addr().to_string(), "::1:7000");
-        assert_eq!((settings.username(), settings.password(), settings.db()), (Some("me"), Some("s@cret"), 3));
-        assert_eq!((config.timeout, &*config.prefix), (Duration::from_millis(250), "app:"));
+        assert_eq!(
+            (settings.username(), settings.password(), settings.db()),
+            (Some("me"), Some("s@cret"), 3)
+        );
+        assert_eq!(
+            (config.timeout, &*config.prefix),
+            (Duration::from_millis(250), "app:")
+        );
         assert_eq!(config.min_replicas, Some((2, Duration::from_millis(100))));
         assert!(!format!("{config:?}").contains("s@cret"));
-        let server = Config::from_url("redis://:pw@localhost").unwrap().server.info;
-        assert_eq!((&*server.addr().to_string(), server.redis_settings().password()), ("localhost:6379", Some("pw")));
+        let server = Config::from_url("redis://:pw@localhost")
+            .unwrap()
+            .server
+            .info;
+        assert_eq!(
+            (
+                &*server.addr().to_string(),
+                server.redis_settings().password()
+            ),
+            ("localhost:6379", Some("pw"))
+        );
     }
 
     #[test]
     fn reads_sentinels() {
         let url = "redis+sentinel://me:pw@a,[::1]:5000/main/3?sentinel_user=s&sentinel_password=s3cret&prefix=app%3A";
         let config = Config::from_url(url).unwrap();
-        let (server, sentinels) = (config.server.info.redis_settings(), config.server.sentinels.as_ref().unwrap());
-        assert_eq!((server.username(), server.password(), server.db()), (Some("me"), Some("pw"), 3));
-        let each: Vec<String> = sentinels.each.iter().map(|sentinel| sentinel.addr().to_string()).collect();
-        assert_eq!((&*sentinels.master, each), ("main", vec!["a:26379".to_owned(), "::1:5000".to_owned()]));
+        let server = config.server.info.redis_settings();
+        let sentinels = config.server.sentinels.as_ref().unwrap();
+        assert_eq!(
+            (server.username(), server.password(), server.db()),
+            (Some("me"), Some("pw"), 3)
+        );
+        let each: Vec<String> = sentinels
+            .each
+            .iter()
+            .map(|sentinel| sentinel.addr().to_string())
+            .collect();
+        assert_eq!(
+            (&*sentinels.master, each),
+            ("main", vec!["a:26379".to_owned(), "::1:5000".to_owned()])
+        );
         for sentinel in &sentinels.each {
             let its = sentinel.redis_settings();
-            assert_eq!((its.username(), its.password(), its.db()), (Some("s"), Some("s3cret"), 0));
+            assert_eq!(
+                (its.username(), its.password(), its.db()),
+                (Some("s"), Some("s3cret"), 0)
+            );
         }
         assert!(!format!("{config:?}").contains("s3cret"));
-        let plain = Config::from_url("redis+sentinel://a/main").unwrap().server.sentinels.unwrap();
+        let plain = Config::from_url("redis+sentinel://a/main")
+            .unwrap()
+            .server
+            .sentinels
+            .unwrap();
         assert_eq!(plain.each[0].redis_settings().password(), None);
     }
 
@@ -252,19 +351,36 @@ mod tests {
     fn reads_the_nodes_of_a_cluster() {
         let config = Config::from_url("redis+cluster://me:pw@a,b:7001?timeout=250").unwrap();
         let seeds = config.seeds(config.cluster.as_ref().unwrap());
-        let each: Vec<String> = seeds.iter().map(|seed| seed.info.addr().to_string()).collect();
+        let each: Vec<String> = seeds
+            .iter()
+            .map(|seed| seed.info.addr().to_string())
+            .collect();
         assert_eq!(each, ["a:6379", "b:7001"]);
         for seed in &seeds {
-            assert!(seed.cluster && seed.info.redis_settings().username() == Some("me"), "{seed:?}");
+            assert!(
+                seed.cluster && seed.info.redis_settings().username() == Some("me"),
+                "{seed:?}"
+            );
         }
         assert!(Config::from_url("redis://a").unwrap().cluster.is_none());
-        assert_eq!(Config::cluster(Vec::new()).unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(
+            Config::cluster(Vec::new()).unwrap_err().kind(),
+            ErrorKind::Invalid
+        );
     }
 
     #[test]
     fn replicas_are_waited_for_if_there_is_a_number_of_them() {
-        let least = |least| Config::from_url("redis://a").unwrap().min_replicas(least, Duration::ZERO).min_replicas;
-        assert_eq!((least(0), least(1)), (None, Some((1, Duration::from_millis(1)))));
+        let least = |least| {
+            Config::from_url("redis://a")
+                .unwrap()
+                .min_replicas(least, Duration::ZERO)
+                .min_replicas
+        };
+        assert_eq!(
+            (least(0), least(1)),
+            (None, Some((1, Duration::from_millis(1))))
+        );
         assert!(Config::from_url("redis://a?min_replicas=1&min_replicas_timeout=60000").is_ok());
     }
 
@@ -287,14 +403,23 @@ mod tests {
             ("redis+sentinel://:s3ntinel@a,b", "name"),
             ("redis+sentinel://:s3ntinel@a,b/", "name"),
             ("redis+sentinel://:s3ntinel@a,b/main/one", "database"),
-            ("redis+sentinel://a/main?sentinel_user=s3ntinel", "sentinel_password"),
-            ("redis+sentinel://a/main?sentinel_pw=s3ntinel", "sentinel_pw"),
+            (
+                "redis+sentinel://a/main?sentinel_user=s3ntinel",
+                "sentinel_password",
+            ),
+            (
+                "redis+sentinel://a/main?sentinel_pw=s3ntinel",
+                "sentinel_pw",
+            ),
             ("redis+sentinels://:s3ntinel@a/main", "redis://"),
             ("redis://h?sentinel_password=s3ntinel", "sentinel_password"),
             ("redis://:s3ntinel@h?timeout=soon", "timeout"),
             ("redis://:s3ntinel@h?timeout=0", "timeout"),
             ("redis://:s3ntinel@h?min_replicas=-1", "min_replicas"),
-            ("redis://:s3ntinel@h?min_replicas=1&min_replicas_timeout=x", "min_replicas_timeout"),
+            (
+                "redis://:s3ntinel@h?min_replicas=1&min_replicas_timeout=x",
+                "min_replicas_timeout",
+            ),
             ("redis://:s3ntinel@h?tls=1", "tls"),
             ("redis://:s3ntinel@h#x", "fragment"),
             ("http://:s3ntinel@h", "redis://"),
@@ -303,25 +428,37 @@ mod tests {
             let error = Config::from_url(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
             let text = format!("{error} {error:?}");
-            assert!(text.contains(part) && !text.contains("s3ntinel"), "{url}: {text}");
+            assert!(
+                text.contains(part) && !text.contains("s3ntinel"),
+                "{url}: {text}"
+            );
         }
         let read = Config::from_url("rediss://:s3ntinel@h?ca=/a.pem");
         if cfg!(feature = "tls") {
             assert_eq!(read.unwrap().server.info.addr().to_string(), "h:6379");
         } else {
             let error = read.unwrap_err();
-            assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("\"tls\""), "{error}");
+            assert!(
+                error.kind() == ErrorKind::Unsupported && error.to_string().contains("\"tls\""),
+                "{error}"
+            );
         }
     }
 
     #[test]
     fn whatever_a_url_says_it_is_read_or_refused_and_no_secret_is_shown() {
-        fuzz_urls(include_str!("../corpus/urls"), |url| match Config::from_url(url) {
-            Ok(config) => format!("{config:?}"),
-            Err(e) => {
-                assert!(matches!(e.kind(), ErrorKind::Invalid | ErrorKind::Unsupported), "{e}");
-                format!("{e} {e:?}")
-            }
-        });
+        fuzz_urls(
+            include_str!("../corpus/urls"),
+            |url| match Config::from_url(url) {
+                Ok(config) => format!("{config:?}"),
+                Err(e) => {
+                    assert!(
+                        matches!(e.kind(), ErrorKind::Invalid | ErrorKind::Unsupported),
+                        "{e}"
+                    );
+                    format!("{e} {e:?}")
+                }
+            },
+        );
     }
 }

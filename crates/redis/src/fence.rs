@@ -4,14 +4,14 @@
 use std::fmt;
 use std::sync::LazyLock;
 
-use leasehold_core::{Error, ErrorKind, Fenced, FencingToken, Result};
-use leasehold_redis_client::of_request;
+use crate::link::of_request;
+use leasehold_core::{Error, ErrorKind, Fenced, FencingToken, Loss, Result};
 use redis::aio::ConnectionLike;
 use redis::{FromRedisValue, RedisError, Script, ToRedisArgs, Value, from_redis_value};
 
 use crate::Redis;
 
-/// The condition: it stands before the user's script.
+/// The condition, which stands before the user's script.
 const CHECK: &str = include_str!("scripts/still_holds.lua");
 
 /// Compares decimal numbers as texts, by length first: a double would be too coarse for some stores' tokens.
@@ -26,8 +26,8 @@ static WRITE: LazyLock<Script> = LazyLock::new(|| {
 
 /// A condition for writes of your own to the same Redis: *this hold still stands*. [`Redis::still_holds`] makes it.
 ///
-/// It goes by the lock's full name, the claim and its token, so no other hold of that name meets it: not one of an earlier or a
-/// later time, not one of another namespace.
+/// It compares the lock's full name, the claim and its token, so no other hold of that name meets
+/// it: no earlier or later one, and none of another namespace.
 #[derive(Clone)]
 pub struct StillHolds {
     keys: Vec<String>,
@@ -45,10 +45,11 @@ impl Redis {
     /// A condition for writes of your own to the same Redis: *`by` still holds*. The server checks it together with the write, in
     /// one step, so a holder that was paused, evicted or cut off past its lease writes nothing, without a token in your data.
     ///
-    /// For a `fast` lock that means this hold of the process, whichever of its tasks has the turn; a task whose turn is over
-    /// gets no condition. It is only as good as the
-    /// server's memory of the lock: after an asynchronous failover it knows what the replica knew, and a hold that is forgotten
-    /// writes nothing. Redis compares; the lock and your data are on one server and in one database.
+    /// A hold of a `fast` lock is refused: a script that arrives late would run in the turn of the
+    /// next task. The condition is only as good as the server's memory of the lock: after an
+    /// asynchronous failover the server knows what the replica knew, and a forgotten hold writes
+    /// nothing. Redis does the comparison, so the lock and your data have to be on one server and
+    /// in one database.
     ///
     /// **Inside of `MULTI` the check stops only its own command**: Redis runs the other commands of the transaction all the same.
     /// Put all writes that depend on the lock into the one script.
@@ -75,24 +76,32 @@ impl Redis {
     /// # Errors
     ///
     /// [`Lost`](ErrorKind::Lost) if this client does not know the hold: it has ended, is another client's, or another
-    /// store's. No request is sent.
+    /// store's. [`Unsupported`](ErrorKind::Unsupported) for a `fast` lock and over a bridge. No request is sent.
     pub fn still_holds(&self, by: &(impl Fenced + ?Sized)) -> Result<StillHolds> {
+        by.check_condition()?;
         let lock = self.names.lock(by.full_name());
-        // A turn that is over has the entry of the next: only its own word tells them apart.
+        // The entry of a turn that is over belongs to the next turn: only `is_valid` tells them
+        // apart.
         let place = by.place().filter(|_| by.is_valid());
         let id = place.and_then(|place| self.inbox.id_at(&place, &lock));
         let Some(id) = id else {
             let what = "this Redis client holds nothing with this name and token";
-            return Err(Error::new(ErrorKind::Lost, what).with_name(by.full_name()));
+            let lost = Error::lost(by.loss().unwrap_or(Loss::Gone));
+            return Err(lost.in_context(what).with_name(by.full_name()));
         };
         let keys = self.names.keys(by.full_name());
-        Ok(StillHolds { keys, id: id.to_string(), token: by.fencing_token() })
+        Ok(StillHolds {
+            keys,
+            id: id.to_string(),
+            token: by.fencing_token(),
+        })
     }
 }
 
 impl StillHolds {
-    /// Runs a Lua script of yours over your own connection if the hold stands, in one step with the check; answers what it
-    /// returns, and `None` if the hold has ended, in which case nothing ran.
+    /// Runs a Lua script of yours over your own connection if the hold stands, in one step with the
+    /// check. Returns the script's value, or `None` if the hold has ended, in which case nothing
+    /// ran.
     ///
     /// The script sees its `KEYS` and `ARGV` as always. Give a value back (`return 1`), also where you need none.
     ///
@@ -120,37 +129,53 @@ impl StillHolds {
             run.arg(arg);
         }
         run.key(&self.keys).arg(&self.id).arg(self.token.get());
-        let answer: Vec<Value> = run.invoke_async(connection).await.map_err(|e| of_script(&e))?;
-        let invalid = |what: &str| Error::new(ErrorKind::Invalid, format!("the script ran, and returned {what}"));
+        let answer: Vec<Value> = run
+            .invoke_async(connection)
+            .await
+            .map_err(|e| of_script(&e))?;
+        let invalid = |what: &str| {
+            Error::new(
+                ErrorKind::Invalid,
+                format!("the script ran, and returned {what}"),
+            )
+        };
         match <[Value; 2]>::try_from(answer) {
-            Ok([_, answer]) => from_redis_value(answer).map(Some).map_err(|_| invalid("another type than asked for")),
+            Ok([_, answer]) => from_redis_value(answer)
+                .map(Some)
+                .map_err(|_| invalid("another type than asked for")),
             Err(short) if short.first() == Some(&Value::Int(0)) => Ok(None),
             Err(_) => Err(invalid("nothing: end it with `return 1`")),
         }
     }
 }
 
-/// The reason of a script that failed is its author's. What stands behind `with args` may be ours.
+/// Turns the error of a user's script into ours. The reason for its failure is for its author; the
+/// text after `with args` may be ours and is cut off.
 fn of_script(e: &RedisError) -> Error {
     let text = e.to_string();
     let reason = text.split("with args").next().unwrap_or_default();
     let refused = of_request(e);
-    let its_own = ["Error compiling script", "user_script:"].iter().any(|said| reason.contains(said));
+    let its_own = ["Error compiling script", "user_script:"]
+        .iter()
+        .any(|said| reason.contains(said));
     match refused.kind() {
-        ErrorKind::Internal if its_own => Error::new(ErrorKind::Invalid, format!("the script failed: {reason}")),
+        ErrorKind::Internal | ErrorKind::Corrupt if its_own => {
+            Error::new(ErrorKind::Invalid, format!("the script failed: {reason}"))
+        }
         _ => refused,
     }
 }
 
-/// Writes `value` to the hash `key`, unless a holder with a greater token than this has written to it already; one step of the
-/// server, over the caller's own connection.
+/// Writes `value` to the hash `key`, unless a holder with a greater token than this has written to
+/// it already. The server does this in one step, over the caller's own connection.
 ///
-/// The hash has two fields: `value` is what was written last, for `HGET key value`, and `token` the greatest token seen. One
-/// key serves one lock, of whatever store: tokens of different names do not compare. As every fence it is only as good as
-/// its memory: a key that is deleted, expires or is evicted while an old holder lives makes it forget; after an
-/// asynchronous failover it knows what the replica knew.
+/// The hash has two fields: `value` is the value that was written last, for `HGET key value`, and
+/// `token` the greatest token seen. One key serves one lock, of any store: tokens of different names
+/// do not compare. Like every fence it is only as good as its memory. It forgets the token if the key
+/// is deleted, expires or is evicted while an old holder lives; after an asynchronous failover it
+/// knows what the replica knew.
 ///
-/// `Err` of kind [`Lost`](ErrorKind::Lost): a later holder has written, and nothing was written now. Any other error is the
+/// `Err` of kind [`Stale`](ErrorKind::Stale): a later holder has written, and nothing was written now. Any other error is the
 /// server's; [`Ambiguous`](ErrorKind::Ambiguous) means that it may have been written, and that writing again is harmless.
 /// Cancel-safe in the same sense.
 ///
@@ -169,9 +194,15 @@ pub async fn write_fenced<K: ToRedisArgs, V: ToRedisArgs>(
 ) -> Result<()> {
     let mut write = WRITE.key(key);
     write.arg(token.get()).arg(value);
-    let seen: Option<String> = write.invoke_async(connection).await.map_err(|e| of_request(&e))?;
+    let seen: Option<String> = write
+        .invoke_async(connection)
+        .await
+        .map_err(|e| of_request(&e))?;
     match seen {
         None => Ok(()),
-        Some(seen) => Err(Error::new(ErrorKind::Lost, format!("token {token} is stale: {seen} has written already"))),
+        Some(seen) => Err(Error::new(
+            ErrorKind::Stale,
+            format!("token {token} is stale: {seen} has written already"),
+        )),
     }
 }

@@ -1,7 +1,8 @@
-//! The Redis store of Leasehold: the public type, and the seam's verbs delegated to the files that know them.
+//! The Redis store of Leasehold: the public type, and the methods of `Backend`, each delegated to a file.
 //!
-//! Each verb has its file, and `scripts` is the server's side of all. Connections, keys, errors and the questions about the
-//! server's set-up are those of `leasehold-redis-client`, which the Redlock store shares.
+//! Each verb has its file, and `scripts` is the server's side of all. Connections, keys, errors and
+//! the checks of the server's settings are in `link`, which the Redlock store shares: the module
+//! `redlock`, with the feature of that name.
 
 mod claim;
 pub mod client;
@@ -10,6 +11,9 @@ mod entry;
 mod evict;
 mod fence;
 mod inspect;
+mod link;
+#[cfg(feature = "redlock")]
+pub mod redlock;
 mod release;
 mod renew;
 mod scripts;
@@ -18,28 +22,31 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{
-    Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
+use crate::link::{Inbox, Names};
+use leasehold_core::backend::{
+    Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Raises, Renewal, Subscription,
+    TokenFloor, async_trait,
 };
-use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Raises, Result};
-use leasehold_redis_client::{Inbox, Names};
+use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
 
-use crate::client::clock::ServerClock;
 use crate::client::nodes::Nodes;
 use crate::client::replicas::Replicas;
 pub use crate::config::Config;
 use crate::entry::{MIN_TTL, RAISES};
 pub use crate::fence::{StillHolds, write_fenced};
 use crate::release::repeat::Releases;
+use crate::scripts::{FENCE, NEEDS};
 #[cfg(feature = "tls")]
 pub use leasehold_tls::Tls;
 
-/// What the keys beside a lock end with.
+/// The endings of the keys beside a lock.
 const BESIDE: [&str; 4] = ["l", "o", "s", "r"];
-/// How many names one script takes, or renews: the server does nothing else meanwhile.
+/// The greatest number of names that one script takes or renews: the server does nothing else
+/// meanwhile.
 const AT_ONCE: usize = 100;
 
-/// A store on one Redis server (6 or newer), or on whatever is the primary behind its address; or on a Redis Cluster.
+/// A store on one Redis server (6 or newer), on the current primary behind an address, or on a
+/// Redis Cluster.
 ///
 /// One multiplexed connection carries every request and every push, and is made again for as long as the store lives.
 /// While it is down, requests fail at once with [`Unavailable`](leasehold_core::ErrorKind::Unavailable) and the reason.
@@ -55,41 +62,46 @@ const AT_ONCE: usize = 100;
 /// # Ok(()) }
 /// ```
 ///
-/// **The lock is the key.** A lock's name, with `%`, `{` and `}` percent-encoded, is a Redis string that holds some value and
-/// expires: what `SET name value NX PX ttl` makes. So every client that locks this way excludes Leasehold, and is excluded
-/// by it; Leasehold waits for such a holder and reports it as foreign, but is not notified of its release, and polls every
-/// quarter of a second. While several share the lock the key lives as long as the last of their leases. What else Leasehold
-/// keeps of a name lies beside it, in keys that begin with `{name}`; all expire by themselves, and go with the last holder and
-/// waiter. One key is there for all names of a database, `{}:f`: the greatest token, for two hours.
+/// **The lock is the key.** A lock's name, with `%`, `{` and `}` percent-encoded, is a Redis string
+/// that holds some value and expires, like the one that `SET name value NX PX ttl` makes. Every
+/// client that locks this way therefore excludes Leasehold, and is excluded by it. Leasehold waits
+/// for such a holder and reports it as foreign, but is not notified of its release, and polls every
+/// quarter of a second. While several share the lock, the key lives as long as the last of their
+/// leases. The other data that Leasehold keeps of a name lie beside it, in keys that begin with
+/// `{name}`; all expire by themselves, and go with the last holder and waiter. One key exists for
+/// all names of a database, `{}:f`: the greatest token, for two hours.
 ///
-/// **Waiting.** One queue for all modes, ordered by ticket; its places are alive by the server's clock, and each is a lease
-/// of its own. A release admits from the queue, in its order, every live place that there is now room for, and notifies exactly
-/// their clients, in the same script. [`WaitPolicy::Fast`] keeps the same order, since no room is left while a live waiter could
-/// have it; what it adds is a block of tokens, for tasks of one process that pass the lock on among themselves.
+/// **Waiting.** One queue for all modes, ordered by ticket; its places are alive by the server's
+/// clock, and each is a lease of its own. A release admits from the queue, in its order, every live
+/// place for which there is now room, and notifies exactly their clients, in that script.
+/// [`WaitPolicy::Fast`] keeps this order, since no room is left while a live waiter could have it;
+/// it adds a block of tokens, for tasks of one process that pass the lock on among themselves.
 ///
-/// **Rights.** An ACL user needs `+@scripting +@read +@write +@pubsub +@connection +time`, the channels `&leasehold:*`, and
-/// its keys as `~prefix*`, `~{prefix*` and `~{}:f`; for its warnings, and to see that a server was replaced, `+info +config|get`, and for
-/// replicas `+wait`.
+/// **Rights.** An ACL user needs `+@scripting +@read +@write +@pubsub +@connection +time`, the
+/// channels `&leasehold:*`, and its keys as `~prefix*`, `~{prefix*` and `~{}:f`. Warnings, and
+/// noticing that a server was replaced, need `+info +config|get`, and replicas need `+wait +info`.
+/// A missing right is named when the store connects, before anything is written.
 ///
-/// **In a Cluster** there is a connection to each primary, and a fence for each slot, `{}:f:n`: a user needs `~{}:f:*` instead of `~{}:f`, and
-/// `+cluster|slots`. Several names are taken one after the other. What a slot that moves and a primary that dies mean for locks is on
-/// the store's page in the documentation.
+/// **In a Cluster** there is a connection to each primary, and a fence for each slot, `{}:f:n`: a
+/// user needs `~{}:f:*` instead of `~{}:f`, and `+cluster|slots`. Several names are taken one after
+/// the other. The store's page in the documentation explains the consequences for locks when a slot
+/// moves or a primary dies.
 ///
-/// [`WaitPolicy::Fast`]: leasehold_core::seam::WaitPolicy::Fast
+/// [`WaitPolicy::Fast`]: leasehold_core::backend::WaitPolicy::Fast
 pub struct Redis {
     nodes: Arc<Nodes>,
     replicas: Option<Replicas>,
     warnings: Vec<String>,
     names: Names,
     inbox: Inbox,
-    clock: ServerClock,
     releases: Releases,
 }
 
 impl Redis {
-    /// Connects to `redis://[:password@|user:password@]host[:port][/db]`, and asks the server a few questions: whether it
-    /// may forget a lock that is held, by an eviction policy, for want of persistence, or as a replica takes its place. The answers are
-    /// [`Guarantees::warnings`], and events. After a `?`, joined by `&`, may stand:
+    /// Connects to `redis://[:password@|user:password@]host[:port][/db]`, and asks the server a few
+    /// questions: whether it may forget a lock that is held, by an eviction policy, for want of
+    /// persistence, or as a replica takes its place. The answers become [`Guarantees::warnings`],
+    /// and events. These options may follow after a `?`, joined by `&`:
     ///
     /// * `timeout=ms` limits each request and each step of connecting (default 1000).
     /// * `prefix=text` stands before every key.
@@ -97,36 +109,52 @@ impl Redis {
     ///   `server_name=name`, as `Tls` has them.
     /// * `min_replicas=n` and `min_replicas_timeout=ms` (default 100) wait for replicas: [`Config::min_replicas`].
     ///
-    /// Or to the master that sentinels name, `redis+sentinel://sentinel,sentinel,sentinel/master-name[/db]`, over TLS
-    /// `rediss+sentinel://`, with the same words and those of [`Config::from_url`]. The sentinels are asked before each connection, and
-    /// heard when they put another server in the master's place. A failover may lose locks: see [`Config::min_replicas`], and
-    /// the store's page in the documentation.
+    /// Or connects to the master that sentinels name,
+    /// `redis+sentinel://sentinel,sentinel,sentinel/master-name[/db]`, over TLS
+    /// `rediss+sentinel://`, with these options and those of [`Config::from_url`]. The sentinels
+    /// are asked before each connection, and they publish when they put another server in the
+    /// master's place. A failover may lose locks: see [`Config::min_replicas`], and the store's
+    /// page in the documentation.
     ///
-    /// Or to a Redis Cluster, `redis+cluster://[…@]host:port,host:port…`, over TLS `rediss+cluster://`: the hosts are asked for all others, and
-    /// the words are the same but for `min_replicas`.
+    /// Or connects to a Redis Cluster, `redis+cluster://[…@]host:port,host:port…`, over TLS
+    /// `rediss+cluster://`: the hosts are asked for all others, and the options are these except
+    /// `min_replicas`.
     ///
     /// # Errors
     ///
-    /// `Invalid` for a URL that is anything else (the message names the part) and for a database that the server does not have,
-    /// `Unsupported` for TLS without its feature, for servers before Redis 6, for a Sentinel or a node of a Redis Cluster in the place of one
-    /// server and the reverse; `Invalid` if sentinels know no master of that name; `Denied` for a refused
-    /// password, `Unavailable` if no server answers within two timeouts (with sentinels three, in a Cluster five), or only a replica. None shows a credential, or what the server says of one.
-    /// Over TLS also `Invalid` for a file that is missing or wrong, and `Denied` if the server's certificate is refused, or ours.
+    /// `Invalid` for a URL that is anything else (the message names the part) and for a database
+    /// that the server does not have. `Unsupported` for TLS without its feature, for servers before
+    /// Redis 6, for a Sentinel or a node of a Redis Cluster in the place of one server and the
+    /// reverse, and for a server or a proxy that cannot run the scripts. `Invalid` if sentinels
+    /// know no master of that name. `Denied` for a refused password, and for a user without the
+    /// rights above, which are named. `Unavailable` if no server answers within two timeouts (with
+    /// sentinels three, in a Cluster five), or only a replica. No error shows a credential, or the
+    /// server's words about one. Over TLS also `Invalid` for a file that is missing or wrong, and
+    /// `Denied` if the server's certificate is refused, or ours.
     pub async fn connect(url: &str) -> Result<Redis> {
         Redis::with_config(Config::from_url(url)?).await
     }
 
-    /// Connects as the configuration says. The errors are those of [`connect`](Redis::connect).
+    /// Connects according to the configuration. The errors are those of
+    /// [`connect`](Redis::connect).
     pub async fn with_config(config: Config) -> Result<Redis> {
         let names = Names::new(&config.prefix, &BESIDE)?;
         let inbox = Inbox::new(config.min_replicas.is_some());
         let (nodes, warnings) = Nodes::connect(&config, &inbox).await?;
+        nodes.check(&NEEDS, FENCE, &names).await?;
         let nodes = Arc::new(nodes);
         let replicas = Replicas::open(&config).await?;
         let releases = Redis::releases(&nodes, &names, &inbox);
-        // While two servers may both be masters, only tokens that are nowhere behind the clock are in the order of their grants.
-        let clock = ServerClock::guessed_if(config.server.sentinels.is_none() && config.cluster.is_none());
-        Ok(Redis { nodes, replicas, warnings, names, inbox, clock, releases })
+        let redis = Redis {
+            nodes,
+            replicas,
+            warnings,
+            names,
+            inbox,
+            releases,
+        };
+        redis.check().await?;
+        Ok(redis)
     }
 
     /// Connects to the server of a ready client, with its credentials and its TLS: a `redis::Client` has no connection of its
@@ -182,7 +210,7 @@ impl Backend for Redis {
         Ok(self.renew(leases).await)
     }
 
-    /// Whole scripts.
+    /// A multiple of the leases that one script renews.
     fn renew_batch(&self) -> usize {
         3 * AT_ONCE
     }
@@ -191,7 +219,12 @@ impl Backend for Redis {
         self.release(claim).await
     }
 
-    async fn release_after(&self, claim: &Claim, _place: Option<&Place>, rest: Duration) -> Result<()> {
+    async fn release_after(
+        &self,
+        claim: &Claim,
+        _place: Option<&Place>,
+        rest: Duration,
+    ) -> Result<()> {
         self.release_after(claim, rest).await
     }
 
@@ -204,32 +237,28 @@ impl Backend for Redis {
         self.nodes.list(&self.names, prefix, after, limit).await
     }
 
-    /// No hold of ours has token 0: it ends what another tool holds, whatever that is.
+    /// The hold of another tool is ended by the number that `inspect` shows for it, if its value
+    /// has not changed.
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
         self.evict(name, token).await
-    }
-
-    async fn mark(&self) -> Result<FencingToken> {
-        self.raise(FencingToken::new(0)).await
-    }
-
-    async fn raise(&self, number: FencingToken) -> Result<()> {
-        self.raise(number).await.map(drop)
     }
 
     fn guarantees(&self) -> Guarantees {
         let is_one = matches!(*self.nodes, Nodes::One(_));
         Guarantees::none("redis")
-            .fencing(Fencing::SurvivesDataLoss)
-            .fairness(Fairness::Strict)
-            .pushed_wake(true)
-            .ttl(MIN_TTL, Duration::from_millis(1))
-            .recovery(Duration::from_millis(200))
-            .atomic_multi(if is_one { AT_ONCE } else { 1 })
-            .min_hold_outlives_process(true)
-            .raises(if is_one { RAISES } else { Raises::No })
-            .notes(if is_one { NOTES } else { CLUSTER_NOTES })
-            .warnings(self.warnings.clone())
+            .with_fencing(Fencing::SurvivesDataLoss)
+            .with_fairness(Fairness::Strict)
+            .with_pushed_wake(true)
+            .with_ttl(MIN_TTL, Duration::from_millis(1))
+            .with_recovery(Duration::from_millis(200))
+            .with_atomic_multi(if is_one { AT_ONCE } else { 1 })
+            .with_min_hold_outlives_process(true)
+            .with_notes(if is_one { NOTES } else { CLUSTER_NOTES })
+            .with_warnings(self.warnings.clone())
+    }
+
+    fn token_floor(&self) -> Option<&dyn TokenFloor> {
+        matches!(*self.nodes, Nodes::One(_)).then_some(self as &dyn TokenFloor)
     }
 
     fn notifier(&self) -> Option<&Notifier> {
@@ -240,18 +269,35 @@ impl Backend for Redis {
         self.nodes.observe(name, &self.names)
     }
 
-    /// Closes the connection. Redis has no sessions: what is still held ends with its lease.
+    /// Closes the connection. Redis has no sessions: holds end with their leases.
     async fn close(&self) -> Result<()> {
         self.nodes.close();
-        self.replicas.iter().for_each(|replicas| replicas.connection.close());
+        self.replicas
+            .iter()
+            .for_each(|replicas| replicas.connection.close());
         Ok(())
+    }
+}
+
+#[async_trait]
+impl TokenFloor for Redis {
+    fn raises(&self) -> Raises {
+        RAISES
+    }
+
+    async fn mark(&self) -> Result<FencingToken> {
+        self.raise(FencingToken::new(0)).await
+    }
+
+    async fn raise(&self, number: FencingToken) -> Result<()> {
+        self.raise(number).await.map(drop)
     }
 }
 
 const NOTES: &str = "\
 Exclusion holds while the server keeps its data and its clock: after an asynchronous failover, a restart without \
 persistence, an eviction (use maxmemory-policy noeviction) or a step of its clock, two may hold at once, and only the \
-token tells them apart. The first grant over each connection raises the fence behind all tokens to the server's clock: \
+token tells them apart. Each grant raises the fence behind all tokens to the server's clock: \
 tokens that were not raised ahead of it rise after a loss of data, unless that clock steps back past the loss (a failover is a step from one server's \
 clock to another's); with the data kept, they rise through steps back of up to two hours. SET-NX-PX clients are \
 excluded, but stand in no queue and take a lock that expired before the waiters. A holder that dies before its first \

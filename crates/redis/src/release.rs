@@ -5,9 +5,9 @@ pub(crate) mod repeat;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Claim, ClaimId};
+use crate::link::{Call, Connection, Inbox, Names, granted_ttl};
+use leasehold_core::backend::{Claim, ClaimId};
 use leasehold_core::{Name, Result};
-use leasehold_redis_client::{Call, Connection, Inbox, Names, granted_ttl};
 
 use crate::Redis;
 use crate::client::nodes::Nodes;
@@ -23,17 +23,28 @@ impl Redis {
         let mut server = None;
         let call = |to: &Connection| {
             server = Some(to.server()?);
-            Ok(release_call(&self.nodes, &self.names.lock(&claim.name), claim.id))
+            Ok(release_call(
+                &self.nodes,
+                &self.names.lock(&claim.name),
+                claim.id,
+            ))
         };
         self.run(&claim.name, call).await?;
-        server.into_iter().for_each(|server| self.releases.remember(claim, server));
+        server
+            .into_iter()
+            .for_each(|server| self.releases.remember(claim, server));
         Ok(())
     }
 
-    /// Goes on admitting the waiters, as the release of an unknown claim does. The next request for the name would do it too.
+    /// Goes on admitting the waiters by releasing an unknown claim. The next request for the name
+    /// would do it, too.
     pub(crate) async fn admit(&self, name: &Name) {
         let nobody = ClaimId::fresh();
-        let _ = self.run(name, |_| Ok(release_call(&self.nodes, &self.names.lock(name), nobody))).await;
+        let _ = self
+            .run(name, |_| {
+                Ok(release_call(&self.nodes, &self.names.lock(name), nobody))
+            })
+            .await;
     }
 
     pub(crate) async fn release_after(&self, claim: &Claim, rest: Duration) -> Result<()> {
@@ -43,7 +54,8 @@ impl Redis {
     }
 }
 
-/// It is told what the record begins with where it is all that there is.
+/// A call that releases a claim. Its argument is `-` and the id: the record of the lock begins with
+/// these if there are neither waiters nor observers.
 fn release_call(nodes: &Nodes, lock: &str, id: ClaimId) -> Call {
     on(nodes, &RELEASE, lock).arg(format_args!("-{id}"))
 }

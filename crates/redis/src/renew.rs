@@ -1,8 +1,10 @@
-//! `renew`: many in one step, exclusive holds in the shortest way.
+//! `renew`: many leases in one step, exclusive holds in the shortest way.
 
-use leasehold_core::seam::{LeaseRef, Mode, Moment, Renewal, Validity};
+use crate::link::{
+    Call, Cluster, Connection, Fields, again, attempt, junk, record, run_all, slot_of,
+};
+use leasehold_core::backend::{LeaseRef, Mode, Moment, Renewal, Validity};
 use leasehold_core::{ErrorKind, FencingToken, Loss, Result};
-use leasehold_redis_client::{Call, Cluster, Connection, Fields, again, attempt, junk, record, run_all, slot_of};
 use redis::Value;
 
 use crate::client::nodes::Nodes;
@@ -15,7 +17,7 @@ impl Redis {
             Nodes::One(connection) => connection,
             Nodes::Many(cluster) => return self.renew_each(cluster, leases).await,
         };
-        // A script has leases of one length.
+        // The leases of one script have one length.
         let mut all: Vec<(usize, &LeaseRef)> = leases.iter().enumerate().collect();
         all.sort_by_key(|(_, lease)| lease.claim.ttl);
         let alike = all.chunk_by(|(_, one), (_, other)| one.claim.ttl == other.claim.ttl);
@@ -24,14 +26,25 @@ impl Redis {
         for (some, answer) in some.iter().zip(self.renew_in(connection, &some).await) {
             match answer {
                 Ok(answers) => renewals.extend(some.iter().map(|(i, _)| *i).zip(answers)),
-                // No answer, or none in time. What is refused for all, because of one key, may be done for each.
-                Err(e) if matches!(e.kind(), ErrorKind::Ambiguous | ErrorKind::Unavailable | ErrorKind::Closed) => {
+                // There was no answer, or none in time. Any other refusal may concern only one key,
+                // so each lease is tried alone.
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        ErrorKind::Ambiguous
+                            | ErrorKind::Unavailable
+                            | ErrorKind::Closed
+                            | ErrorKind::NoRuntime
+                    ) =>
+                {
                     renewals.extend(some.iter().map(|(i, _)| (*i, Renewal::Unknown(again(&e)))));
                 }
                 Err(_) => {
                     let each: Vec<_> = some.chunks(1).collect();
                     let answers = self.renew_in(connection, &each).await.into_iter();
-                    let one = |answer: Result<Vec<Renewal>>| answer.unwrap_or_else(|e| vec![Renewal::Unknown(e)]);
+                    let one = |answer: Result<Vec<Renewal>>| {
+                        answer.unwrap_or_else(|e| vec![Renewal::Unknown(e)])
+                    };
                     renewals.extend(some.iter().map(|(i, _)| *i).zip(answers.flat_map(one)));
                 }
             }
@@ -40,44 +53,71 @@ impl Redis {
         renewals.into_iter().map(|(_, renewal)| renewal).collect()
     }
 
-    /// Renews these, which are alike in length, by a script each. Answers for each script what became of its leases.
-    async fn renew_in(&self, connection: &Connection, scripts: &[&[(usize, &LeaseRef)]]) -> Vec<Result<Vec<Renewal>>> {
+    /// Renews these leases, one script for each list of equal length. Returns the outcomes for each
+    /// script.
+    async fn renew_in(
+        &self,
+        connection: &Connection,
+        scripts: &[&[(usize, &LeaseRef)]],
+    ) -> Vec<Result<Vec<Renewal>>> {
         let sent = Moment::now();
         let call = |some: &&[(usize, &LeaseRef)]| {
-            let ttl = some.first().map_or(0, |(_, lease)| entry::ttl(&lease.claim).as_millis());
+            let ttl = some
+                .first()
+                .map_or(0, |(_, lease)| entry::ttl(&lease.claim).as_millis());
             let call = self.on_all(&RENEW, some.iter().map(|(_, lease)| &lease.claim.name));
-            some.iter().fold(call.arg(ttl).arg(attempt(sent)), |call, (_, lease)| start(call, lease))
+            some.iter()
+                .fold(call.arg(ttl).arg(attempt(sent)), |call, (_, lease)| {
+                    start(call, lease)
+                })
         };
         let calls: Vec<Call> = scripts.iter().map(call).collect();
         let answers = run_all(connection, &calls).await;
-        let renewals = scripts.iter().zip(answers).map(|(some, answer)| match answer {
-            Ok(Value::Array(answers)) if answers.len() == some.len() => {
-                let renewal = |((_, lease), answer): (&(usize, &LeaseRef), &Value)| {
-                    self.renewal(lease, answer, sent).unwrap_or_else(Renewal::Unknown)
-                };
-                Ok(some.iter().zip(&answers).map(renewal).collect())
-            }
-            answer => Err(answer.err().unwrap_or_else(|| junk("the answer to renewals"))),
-        });
+        let renewals = scripts
+            .iter()
+            .zip(answers)
+            .map(|(some, answer)| match answer {
+                Ok(Value::Array(answers)) if answers.len() == some.len() => {
+                    let renewal = |((_, lease), answer): (&(usize, &LeaseRef), &Value)| {
+                        self.renewal(lease, answer, sent)
+                            .unwrap_or_else(Renewal::Unknown)
+                    };
+                    Ok(some.iter().zip(&answers).map(renewal).collect())
+                }
+                answer => Err(answer
+                    .err()
+                    .unwrap_or_else(|| junk("the answer to renewals"))),
+            });
         renewals.collect()
     }
 
-    /// In a Cluster each lease has a script of its own, and an exclusive hold at first one of one key: that is done also while its slot
-    /// is being moved, however long that takes.
+    /// Renews in a Cluster, where each lease has a script of its own. An exclusive hold is first
+    /// tried with a script of one key, which also runs while its slot is being moved, however long
+    /// that takes.
     async fn renew_each(&self, cluster: &Cluster, leases: &[LeaseRef]) -> Vec<Renewal> {
         let sent = Moment::now();
         let lock = |lease: &LeaseRef| self.names.lock(&lease.claim.name);
         let extend = |lease: &LeaseRef| {
-            let (lock, ttl) = (lock(lease), entry::ttl(&lease.claim).as_millis());
-            (slot_of(&lock), start(Call::of(&EXTEND, 1).arg(&lock), lease).arg(ttl))
+            let lock = lock(lease);
+            let ttl = entry::ttl(&lease.claim).as_millis();
+            (
+                slot_of(&lock),
+                start(Call::of(&EXTEND, 1).arg(&lock), lease).arg(ttl),
+            )
         };
         let renew = |lease: &LeaseRef| {
-            let (claim, token) = (&lease.claim, lease.token.map_or(0, FencingToken::get));
-            let call = self.call(&RENEW_ONE, claim).arg(entry::ttl(claim).as_millis()).arg(attempt(sent)).arg(token);
+            let claim = &lease.claim;
+            let token = lease.token.map_or(0, FencingToken::get);
+            let call = self
+                .call(&RENEW_ONE, claim)
+                .arg(entry::ttl(claim).as_millis())
+                .arg(attempt(sent))
+                .arg(token);
             (slot_of(&lock(lease)), call)
         };
         let mut renewals: Vec<Option<Renewal>> = leases.iter().map(|_| None).collect();
-        let is_hold = |i: &usize| leases[*i].token.is_some() && leases[*i].claim.mode == Mode::Exclusive;
+        let is_hold =
+            |i: &usize| leases[*i].token.is_some() && leases[*i].claim.mode == Mode::Exclusive;
         let (holds, others): (Vec<usize>, Vec<usize>) = (0..leases.len()).partition(is_hold);
         let all = async |some: &[usize], call: &(dyn Fn(&LeaseRef) -> (u16, Call) + Sync)| {
             let calls: Vec<_> = some.iter().map(|i| call(&leases[*i])).collect();
@@ -100,10 +140,18 @@ impl Redis {
             renewals[i] = Some(renewal.unwrap_or_else(Renewal::Unknown));
         }
         let unknown = || Renewal::Unknown(junk("the answer to renewals"));
-        renewals.into_iter().map(|renewal| renewal.unwrap_or_else(unknown)).collect()
+        renewals
+            .into_iter()
+            .map(|renewal| renewal.unwrap_or_else(unknown))
+            .collect()
     }
 
-    fn renewal(&self, LeaseRef { claim, token, .. }: &LeaseRef, answer: &Value, sent: Moment) -> Result<Renewal> {
+    fn renewal(
+        &self,
+        LeaseRef { claim, token, .. }: &LeaseRef,
+        answer: &Value,
+        sent: Moment,
+    ) -> Result<Renewal> {
         let renewed = Renewal::Renewed(Validity::since(sent, entry::ttl(claim)));
         if *answer == Value::Int(1) {
             return Ok(renewed);
@@ -116,7 +164,8 @@ impl Redis {
                 if *known == Some(grant.token) {
                     return Ok(renewed);
                 }
-                // It waited, or was raised meanwhile. Whether the replicas have that, the answer to a claim tells.
+                // The claim was granted while it waited, or its token was raised meanwhile. The
+                // answer to a claim tells whether the replicas have that.
                 if self.replicas.is_some() {
                     self.inbox.notifier.claim_again(claim.id);
                     return Ok(renewed);
@@ -130,7 +179,7 @@ impl Redis {
     }
 }
 
-/// Tells what an exclusive hold's record has behind its flag.
+/// Adds the text that an exclusive hold's record has after its flag.
 fn start(call: Call, LeaseRef { claim, token, .. }: &LeaseRef) -> Call {
     let (token, (kind, n, of)) = (token.map_or(0, FencingToken::get), claim.mode.parts());
     let ttl = entry::ttl(claim).as_millis();

@@ -1,11 +1,12 @@
-//! The server's side of the store: its Lua scripts, and how one runs until it is done.
+//! The server's side of the store: its Lua scripts, and the rounds in which a script runs until it
+//! is done.
 
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use leasehold_core::seam::{Claim, Moment};
+use crate::link::{CLOCK, Call, Connection, Needs, Script, fence_of, slot_of};
+use leasehold_core::backend::{Claim, Moment};
 use leasehold_core::{Error, ErrorKind, Name, Result};
-use leasehold_redis_client::{CLOCK, Call, Connection, Script, fence_of, slot_of};
 use redis::Value;
 
 use crate::Redis;
@@ -19,77 +20,139 @@ macro_rules! lua {
 
 /// The fence of all names of a database.
 pub(crate) const FENCE: &str = "{}:f";
-/// How long one verb goes on where more is to be done than one script may.
+/// The time limit of one verb that takes several runs of its script.
 const LONGEST: Duration = Duration::from_secs(2);
 
 pub(crate) static CLAIM: LazyLock<Script> = LazyLock::new(|| script(&claim()));
 
 pub(crate) static CLAIM_ALL: LazyLock<Script> = LazyLock::new(|| {
-    let blocked_by = function("blocked_by", &on_queue(["", "", ""], &[lua!("blocked_by")]));
+    let blocked_by = function("blocked_by", &on_queue(&[CLOCK], &[lua!("blocked_by")]));
     script(&[&blocked_by, &function("claim", &claim()), lua!("claim_all")])
 });
 
 pub(crate) static RENEW: LazyLock<Script> = LazyLock::new(|| {
-    let renew = function("renew", &on_queue(["", "", ""], &[lua!("renew")]));
+    let renew = function("renew", &on_queue(&[CLOCK], &[lua!("renew")]));
     script(&[&renew, lua!("renew_all")])
 });
 
-/// For one name, in a Cluster.
-pub(crate) static RENEW_ONE: LazyLock<Script> = LazyLock::new(|| script(&on_queue(["", "", ""], &[lua!("renew")])));
+/// Renews one name, in a Cluster.
+pub(crate) static RENEW_ONE: LazyLock<Script> =
+    LazyLock::new(|| script(&on_queue(&[CLOCK], &[lua!("renew")])));
 
-pub(crate) static EXTEND: LazyLock<Script> = LazyLock::new(|| Script::new(&[lua!("extend")]));
+pub(crate) static EXTEND: LazyLock<Script> =
+    LazyLock::new(|| Script::new(&[lua!("extend")]).needing(&NEEDS));
 
-pub(crate) static RELEASE: LazyLock<Script> =
-    LazyLock::new(|| script(&on_queue([lua!("release_fast_path"), lua!("hand_over"), ""], &[lua!("release")])));
+pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
+    script(&on_queue(
+        &[lua!("release_fast_path"), CLOCK],
+        &[lua!("release")],
+    ))
+});
 
 pub(crate) static RELEASE_AFTER: LazyLock<Script> =
-    LazyLock::new(|| script(&on_queue(["", "", ""], &[lua!("release_after")])));
+    LazyLock::new(|| script(&on_queue(&[CLOCK], &[lua!("release_after")])));
 
 pub(crate) static EVICT: LazyLock<Script> =
-    LazyLock::new(|| script(&on_queue(["", "", ""], &[lua!("walk"), lua!("evict")])));
+    LazyLock::new(|| script(&on_queue(&[CLOCK], &[lua!("walk"), lua!("evict")])));
 
 pub(crate) static INSPECT: LazyLock<Script> =
-    LazyLock::new(|| script(&on_queue(["", "", ""], &[lua!("walk"), lua!("inspect")])));
+    LazyLock::new(|| script(&on_queue(&[CLOCK], &[lua!("walk"), lua!("inspect")])));
 
 pub(crate) static RAISE: LazyLock<Script> = LazyLock::new(|| script(&[CLOCK, lua!("raise")]));
 
+/// The commands that all scripts together call.
+pub(crate) const NEEDS: Needs = Needs {
+    calls: &[
+        "exists #",
+        "get #",
+        "mget #",
+        "set # x y",
+        "setrange # x y",
+        "pexpire # x",
+        "pttl #",
+        "del -",
+        "unlink -",
+        "hset # x y z",
+        "hget # x",
+        "hmget # x",
+        "hgetall #",
+        "hlen #",
+        "hdel # {}",
+        "zadd # x x",
+        "zcard #",
+        "zscore # x",
+        "zrange # 0 0",
+        "zrevrange # 0 0",
+        "zrangebyscore # 0 0",
+        "zrem # x",
+        "publish leasehold:name: x",
+        "time",
+    ],
+    beside: &["{#}:l", "{#}:o", "{#}:s", "{#}:r"],
+};
+
 fn script(parts: &[&str]) -> Script {
-    Script::new(&[&[lua!("limits")], parts].concat())
+    Script::new(&[&[lua!("limits")], parts].concat()).needing(&NEEDS)
 }
 
 fn claim() -> Vec<&'static str> {
-    on_queue([lua!("claim_fast_path"), "", lua!("join")], &[lua!("walk"), lua!("claim")])
+    on_queue(
+        &[CLOCK, lua!("claim_fast_path")],
+        &[lua!("walk"), lua!("claim")],
+    )
 }
 
-/// The parts of a verb that works on the queue. Its fast paths end it before: one that needs nothing of what is there, one that needs
-/// the first waiter alone, and one that admits nobody.
-fn on_queue([fast_path, hand_over, join]: [&'static str; 3], verb: &[&'static str]) -> Vec<&'static str> {
-    let parts = [lua!("keys"), fast_path, CLOCK, lua!("records"), hand_over, lua!("entries"), join, lua!("queue")];
-    [&parts, verb].concat()
+/// The parts of a verb that works on the queue. It starts with the clock, and with a fast path that
+/// may end the verb before the functions of the queue are defined.
+fn on_queue(start: &[&'static str], verb: &[&'static str]) -> Vec<&'static str> {
+    let queue = [lua!("records"), lua!("entries"), lua!("queue")];
+    [&[lua!("keys")], start, &queue, verb].concat()
 }
 
-/// A script for one name as a function of one for many.
+/// Turns a script for one name into a function for a script for many.
 fn function(name: &str, parts: &[&str]) -> String {
     format!("local function {name}(KEYS, ARGV)\n{}end\n", parts.concat())
 }
 
 impl Redis {
-    /// Runs a script on this name until it no longer answers `more`: it works for others first, and then for its caller. `call` makes
-    /// it for each connection that it is tried over.
-    pub(crate) async fn run(&self, name: &Name, mut call: impl FnMut(&Connection) -> Result<Call>) -> Result<Value> {
-        let answer = self.nodes.run(|| self.names.lock(name), &mut call).await?;
-        // Boxed: it is rare, and its space would be that of each call.
-        if is_more(&answer) { Box::pin(self.go_on(name, call)).await } else { Ok(answer) }
+    /// Refuses servers that can never run the scripts, and users without the rights.
+    pub(crate) async fn check(&self) -> Result<()> {
+        self.nodes.check(&NEEDS, FENCE, &self.names).await
     }
 
-    async fn go_on(&self, name: &Name, mut call: impl FnMut(&Connection) -> Result<Call>) -> Result<Value> {
+    /// Runs a script on this name until it no longer answers `more`: it works for others first, and
+    /// then for its caller. `call` builds the call for each connection over which it is tried.
+    pub(crate) async fn run(
+        &self,
+        name: &Name,
+        mut call: impl FnMut(&Connection) -> Result<Call>,
+    ) -> Result<Value> {
+        let answer = self.nodes.run(|| self.names.lock(name), &mut call).await?;
+        // Boxed: this is rare, and unboxed it would enlarge every call's future.
+        if is_more(&answer) {
+            Box::pin(self.go_on(name, call)).await
+        } else {
+            Ok(answer)
+        }
+    }
+
+    async fn go_on(
+        &self,
+        name: &Name,
+        mut call: impl FnMut(&Connection) -> Result<Call>,
+    ) -> Result<Value> {
         let begun = Moment::now();
         while Moment::now().since(begun) <= LONGEST {
-            // It has run, whatever becomes of the next round.
-            let answer = self.nodes.run(|| self.names.lock(name), &mut call).await.map_err(|e| match e.kind() {
-                ErrorKind::Unavailable => Error::new(ErrorKind::Ambiguous, e.to_string()),
-                _ => e,
-            })?;
+            // The script has run already, so a later failure to reach the server leaves the outcome
+            // unknown.
+            let answer = self
+                .nodes
+                .run(|| self.names.lock(name), &mut call)
+                .await
+                .map_err(|e| match e.kind() {
+                    ErrorKind::Unavailable => Error::new(ErrorKind::Ambiguous, e.to_string()),
+                    _ => e,
+                })?;
             if !is_more(&answer) {
                 return Ok(answer);
             }
@@ -98,21 +161,23 @@ impl Redis {
         Err(Error::new(ErrorKind::Ambiguous, what))
     }
 
-    /// The start of every call for a claim.
+    /// The beginning of every call for a claim.
     pub(crate) fn call(&self, script: &'static Script, claim: &Claim) -> Call {
         self.on(script, &claim.name).arg(claim.id)
     }
 
-    /// A call with the lock of this name as its first key, and the fence as its second, which all names of a database share, or of a slot:
-    /// other prefixes may lead to the same lock. The scripts name the other keys.
+    /// A call with the lock of this name as its first key, and the fence as its second. All names
+    /// of a database, or of a slot, share the fence, since other prefixes may lead to the lock,
+    /// too. The scripts name the other keys.
     ///
-    /// In a Cluster there is a third key, which never exists. While its slot is moved, a node refuses a script of several keys unless
-    /// all are there, before it runs: without that it could stop in its midst, at the first key that has moved.
+    /// In a Cluster there is a third key, which never exists. While a slot is moved, its node
+    /// refuses a script of several keys before it runs, unless all of them exist there. Without the
+    /// third key the script could stop midway, at the first key that has moved.
     pub(crate) fn on(&self, script: &'static Script, name: &Name) -> Call {
         on(&self.nodes, script, &self.names.lock(name))
     }
 
-    /// The same for several names of one database.
+    /// A call with the locks of these names of one database as its keys, followed by the fence.
     pub(crate) fn on_all<'a>(
         &self,
         script: &'static Script,
@@ -120,15 +185,20 @@ impl Redis {
     ) -> Call {
         let names = names.into_iter();
         let call = Call::of(script, names.len() + 1);
-        names.fold(call, |call, name| call.arg(self.names.lock(name))).arg(FENCE)
+        names
+            .fold(call, |call, name| call.arg(self.names.lock(name)))
+            .arg(FENCE)
     }
 }
 
-/// The start of every call for a lock.
+/// The beginning of every call for a lock.
 pub(crate) fn on(nodes: &Nodes, script: &'static Script, lock: &str) -> Call {
     match nodes {
         Nodes::One(_) => Call::of(script, 2).arg(lock).arg(FENCE),
-        Nodes::Many(_) => Call::of(script, 3).arg(lock).arg(fence_of(slot_of(lock))).arg(format_args!("{{{lock}}}:-")),
+        Nodes::Many(_) => Call::of(script, 3)
+            .arg(lock)
+            .arg(fence_of(slot_of(lock)))
+            .arg(format_args!("{{{lock}}}:-")),
     }
 }
 
@@ -143,19 +213,52 @@ mod tests {
     #[test]
     fn a_script_that_is_not_done_says_so() {
         assert!(is_more(&Value::BulkString(b"more".to_vec())));
-        for other in [Value::Nil, Value::Int(1), Value::BulkString(b"granted 1 1".to_vec())] {
+        for other in [
+            Value::Nil,
+            Value::Int(1),
+            Value::BulkString(b"granted 1 1".to_vec()),
+        ] {
             assert!(!is_more(&other), "{other:?}");
         }
     }
 
-    /// The parts of a verb come before what uses them, and the verb last.
+    /// Every right that is checked is used, and every right that is used is checked.
+    #[test]
+    fn what_is_needed_is_what_the_scripts_call() {
+        let all = [
+            &*CLAIM,
+            &*CLAIM_ALL,
+            &*RENEW,
+            &*RENEW_ONE,
+            &*EXTEND,
+            &*RELEASE,
+            &*RELEASE_AFTER,
+            &*EVICT,
+            &*INSPECT,
+            &*RAISE,
+        ];
+        let mut called: Vec<String> = all.iter().flat_map(|script| script.calls()).collect();
+        called.sort_unstable();
+        called.dedup();
+        let mut needed: Vec<&str> = NEEDS
+            .calls
+            .iter()
+            .filter_map(|call| call.split(' ').next())
+            .collect();
+        needed.sort_unstable();
+        assert_eq!(called, needed);
+    }
+
+    /// The parts of a verb come before the parts that use them, and the verb comes last.
     #[test]
     fn a_verb_is_its_parts_in_order() {
-        let parts = on_queue(["fast", "hand", "join"], &["verb"]);
-        let at = |part: &str| parts.iter().position(|other| *other == part);
-        assert!(at("fast") < at(CLOCK) && at(CLOCK) < at("hand") && at("hand") < at("join"), "{parts:?}");
-        assert_eq!((at(lua!("keys")), at("verb")), (Some(0), Some(parts.len() - 1)));
-        assert_eq!(function("f", &["return ", "1\n"]), "local function f(KEYS, ARGV)\nreturn 1\nend\n");
+        let parts = on_queue(&[CLOCK, "fast"], &["verb"]);
+        assert_eq!(parts[..3], [lua!("keys"), CLOCK, "fast"]);
+        assert_eq!(parts.last(), Some(&"verb"));
+        assert_eq!(
+            function("f", &["return ", "1\n"]),
+            "local function f(KEYS, ARGV)\nreturn 1\nend\n"
+        );
         assert_eq!(claim().last(), Some(&lua!("claim")));
     }
 }

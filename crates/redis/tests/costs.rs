@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
+#[path = "it/support/mod.rs"]
 mod support;
 
 use std::alloc::System;
@@ -22,7 +23,9 @@ const ALLOCATIONS: usize = 30;
 async fn of_a_cycle() {
     bounded(async {
         let server = server().await;
-        let lock = Store::new(client(&server).await).lock("a").ttl(Duration::from_secs(60));
+        let lock = Store::new(client(&server).await)
+            .lock("a")
+            .ttl(Duration::from_secs(60));
         let mut least = usize::MAX;
         for _ in 0..200 {
             let region = Region::new(ALLOCATOR);

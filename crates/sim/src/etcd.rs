@@ -1,7 +1,9 @@
-//! etcd: the real store, by etcd-client, over a channel of ours, and a server in memory.
+//! etcd: the real store, on etcd-client, over a channel of ours, and a server in memory.
 //!
-//! - `channel` is the client's end of a call, `wire` what is between, `server` answers, `about` what; `world` is how worlds have them; `direct` is for tests.
-//! - `kv` is the keys, `txn` the transactions, `lease` the leases, `leader` what a leader does, `watch` the watches; `messages` is the protocol.
+//! - `channel` is the client's end of a call, `wire` its form on the way, `server` answers it,
+//!   `about` finds its subject; `world` provides them to worlds; `direct` is for tests.
+//! - `kv` is the keys, `txn` the transactions, `lease` the leases, `leader` the work of a leader,
+//!   `watch` the watches; `messages` is the protocol.
 
 mod about;
 pub(crate) mod channel;

@@ -1,4 +1,4 @@
-//! What the processes of a world see, in memory.
+//! The history that the processes of a world record, in memory.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +12,10 @@ use tokio::time::sleep;
 use crate::machine::now_nanos;
 use crate::plan::MS;
 
-/// How often at most it is looked whether somebody has said something.
+/// The shortest interval, in nanoseconds, at which a waiter checks whether a release was told.
 const HEARS: u64 = MS;
 
-/// The history that all processes write, and what no history may have.
+/// The history that all processes write, and the errors that no history may have.
 #[derive(Clone, Default)]
 pub(crate) struct History(Arc<Mutex<(Vec<Event>, Vec<String>)>>);
 
@@ -24,12 +24,12 @@ impl History {
         locked(&self.0).0.push(Event::new(t, p, what));
     }
 
-    /// Something that no fault explains.
+    /// Records an error that no fault explains.
     pub(crate) fn unexpected(&self, what: String) {
         locked(&self.0).1.push(what);
     }
 
-    /// All events in the order of time, and what no fault explains.
+    /// Takes all events in the order of time, and the errors that no fault explains.
     pub(crate) fn take(&self) -> (Vec<Event>, Vec<String>) {
         let (mut events, unexpected) = std::mem::take(&mut *locked(&self.0));
         // Within an instant each process keeps its order.
@@ -38,7 +38,7 @@ impl History {
     }
 }
 
-/// Where one process writes. What is killed writes nothing more.
+/// The access of one process to the history. A killed process writes nothing more.
 #[derive(Clone)]
 pub(crate) struct Record {
     pub(crate) history: History,
@@ -58,7 +58,8 @@ impl Record {
     }
 }
 
-/// When each lock was released last, as its user says to all who would like to have it.
+/// The time of the last release of each lock. The user of a lock tells it to all who want that
+/// lock.
 #[derive(Clone, Default)]
 pub(crate) struct Told(Arc<Mutex<BTreeMap<&'static str, u64>>>);
 
@@ -67,23 +68,29 @@ impl Told {
         locked(&self.0).insert(lock, now_nanos());
     }
 
-    /// Waits until somebody says that this lock was released; for so long at most.
+    /// Waits until a release of this lock is told, at most for `longest`.
     pub(crate) async fn wait(&self, lock: &str, longest: Duration) {
         let begin = now_nanos();
         let end = begin + longest.as_nanos() as u64;
         loop {
             let now = now_nanos();
-            // Another process may be at a later time of this turn.
-            let is_told = locked(&self.0).get(lock).is_some_and(|told| (begin..now).contains(told));
+            // Another process may already be at a later time of this turn.
+            let is_told = locked(&self.0)
+                .get(lock)
+                .is_some_and(|told| (begin..now).contains(told));
             if is_told || now >= end {
                 return;
             }
-            sleep(Duration::from_nanos((end - now).min(HEARS.max(longest.as_nanos() as u64 / 100)))).await;
+            sleep(Duration::from_nanos(
+                (end - now).min(HEARS.max(longest.as_nanos() as u64 / 100)),
+            ))
+            .await;
         }
     }
 }
 
-/// What the locks protect: it refuses a token that is smaller than one that it has seen.
+/// The resource that the locks protect. It refuses a token that is smaller than one that it has
+/// seen.
 #[derive(Clone)]
 pub(crate) struct Resource {
     history: History,
@@ -91,11 +98,14 @@ pub(crate) struct Resource {
 }
 
 impl Resource {
-    /// The number of its process.
+    /// The number of its process in the history.
     const P: u64 = 1_000_000;
 
     pub(crate) fn new(history: History) -> Resource {
-        Resource { history, seen: Arc::default() }
+        Resource {
+            history,
+            seen: Arc::default(),
+        }
     }
 
     pub(crate) fn write(&self, op: u64, lock: &'static str, tok: u64) -> bool {
@@ -104,7 +114,19 @@ impl Resource {
         let accepted = tok >= *least;
         *least = tok.max(*least);
         let name = lock.to_owned();
-        let what = if accepted { What::Accept { op, lock: name, tok } } else { What::Reject { op, lock: name, tok } };
+        let what = if accepted {
+            What::Accept {
+                op,
+                lock: name,
+                tok,
+            }
+        } else {
+            What::Reject {
+                op,
+                lock: name,
+                tok,
+            }
+        };
         self.history.record(now_nanos(), Resource::P, what);
         accepted
     }

@@ -1,53 +1,53 @@
-//! The stores of which there are worlds.
+//! The stores that have worlds.
 
-/// A store, with servers in memory.
+/// A store with servers in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Queues with leases, written for this: what is simulated is core.
+    /// Queues with leases, written for the simulation: the code under test is core.
     Simple,
     /// Redis, on one server.
     Redis,
     /// Redlock, on three servers.
     Redlock,
-    /// Redlock, on five.
+    /// Redlock, on five servers.
     Redlock5,
     /// etcd, of one member.
     Etcd,
-    /// etcd, of three.
+    /// etcd, of three members.
     Etcd3,
-    /// ZooKeeper, one server.
+    /// ZooKeeper, on one server.
     ZooKeeper,
-    /// ZooKeeper, three.
+    /// ZooKeeper, on three servers.
     ZooKeeper3,
 }
 
 /// Faults of servers that not every store has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Own {
-    /// At the end of the fault the server has again what it had at its beginning.
+    /// At the end of the fault, the server has the data again that it had at the beginning.
     Restore,
-    /// Its clock is ahead by so many nanoseconds from now on.
+    /// The server's clock steps by this many nanoseconds.
     ClockStep(i64),
-    /// It knows no script any more.
+    /// The server knows no script any more.
     ForgetScripts,
-    /// It has no room for more data.
+    /// The server has no room for more data.
     Full,
-    /// There is none of them that leads.
+    /// No member leads.
     NoLeader,
-    /// Another one leads, and the one of before has not heard of it.
+    /// Another member leads, and the former leader has not heard of it.
     FormerLeader,
-    /// What was before is kept no more.
+    /// Everything before the current revision is compacted.
     Compact,
-    /// A member hears nothing of the others, nor they of it.
+    /// A member hears nothing of the others, and they hear nothing of it.
     Alone,
-    /// A member agrees to shorter sessions, and has closed all connections.
+    /// A member agrees only to shorter sessions, and has closed all connections.
     Shorter,
-    /// A session is closed by somebody else.
+    /// Somebody else closes a session.
     Expire,
 }
 
 impl Kind {
-    /// All of them.
+    /// All stores.
     pub const ALL: [Kind; 8] = [
         Kind::Simple,
         Kind::Redis,
@@ -59,7 +59,7 @@ impl Kind {
         Kind::ZooKeeper3,
     ];
 
-    /// Its name.
+    /// The store's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -80,7 +80,7 @@ impl Kind {
         Kind::ALL.into_iter().find(|store| store.name() == name)
     }
 
-    /// How many servers there are.
+    /// The number of servers.
     pub(crate) fn servers(self) -> usize {
         match self {
             Kind::Simple | Kind::Redis | Kind::Etcd | Kind::ZooKeeper => 1,
@@ -89,49 +89,65 @@ impl Kind {
         }
     }
 
-    /// Whether there are semaphores and fair waiters.
+    /// Returns whether the store has semaphores and fair waiters.
     pub(crate) fn is_complete(self) -> bool {
         !matches!(self, Kind::Redlock | Kind::Redlock5)
     }
 
-    /// Whether it is etcd, whose leases are whole seconds, and two at least.
+    /// Returns whether it is etcd, whose leases are whole seconds, and two at least.
     pub(crate) fn is_etcd(self) -> bool {
         matches!(self, Kind::Etcd | Kind::Etcd3)
     }
 
-    /// Whether it is ZooKeeper, whose leases are sessions.
+    /// Returns whether it is ZooKeeper, whose leases are sessions.
     pub(crate) fn is_zookeeper(self) -> bool {
         matches!(self, Kind::ZooKeeper | Kind::ZooKeeper3)
     }
 
-    /// Whether what is promised goes by rounds of several requests, and leases by a server that is slow to end them.
+    /// Returns whether the store keeps its promises by rounds of several requests, with a server
+    /// that is slow to end leases.
     pub(crate) fn is_slow(self) -> bool {
         self.is_etcd() || self.is_zookeeper()
     }
 
-    /// How many times as long everything takes: by its leases.
+    /// The factor for all durations, which follows from the store's leases.
     pub(crate) fn scale(self) -> u32 {
         if self.is_slow() { 5 } else { 1 }
     }
 
-    /// Whether leaders are observed.
+    /// Returns whether leaders are observed.
     pub(crate) fn observes(self) -> bool {
         self.is_complete()
     }
 
-    /// The faults of its servers that others do not have.
+    /// The faults that only this store's servers have.
     pub(crate) fn own(self) -> &'static [Own] {
         match self {
             Kind::Simple => &[],
-            Kind::Redis | Kind::Redlock | Kind::Redlock5 => {
-                &[Own::Restore, Own::ClockStep(0), Own::ForgetScripts, Own::ForgetScripts, Own::Full]
-            }
+            Kind::Redis | Kind::Redlock | Kind::Redlock5 => &[
+                Own::Restore,
+                Own::ClockStep(0),
+                Own::ForgetScripts,
+                Own::ForgetScripts,
+                Own::Full,
+            ],
             Kind::Etcd => &[Own::Compact],
-            Kind::Etcd3 => &[Own::NoLeader, Own::FormerLeader, Own::FormerLeader, Own::Compact],
+            Kind::Etcd3 => &[
+                Own::NoLeader,
+                Own::FormerLeader,
+                Own::FormerLeader,
+                Own::Compact,
+            ],
             Kind::ZooKeeper => &[Own::Shorter, Own::Shorter, Own::Expire, Own::Restore],
-            Kind::ZooKeeper3 => {
-                &[Own::NoLeader, Own::Alone, Own::Alone, Own::Shorter, Own::Shorter, Own::Expire, Own::Restore]
-            }
+            Kind::ZooKeeper3 => &[
+                Own::NoLeader,
+                Own::Alone,
+                Own::Alone,
+                Own::Shorter,
+                Own::Shorter,
+                Own::Expire,
+                Own::Restore,
+            ],
         }
     }
 }

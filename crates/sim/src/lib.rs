@@ -1,14 +1,21 @@
-//! Deterministic simulation: the real code of core, in simulated time and over a simulated network, all of it decided by a seed.
+//! Deterministic simulation: the real code of core, in simulated time and over a simulated network.
+//! A seed decides everything.
 //!
-//! A *world* is a server, or some, a network, some processes and a fenced resource. A process is the real library in one or two tokio runtimes,
-//! which are driven turn by turn: they can be paused, blocked, ended and killed, and nothing else happens meanwhile. What the processes
-//! see is a history, which the checker of `leasehold-chaos` judges. One seed is one history, byte for byte.
+//! A *world* is one or several servers, a network, some processes and a fenced resource. A process
+//! is the real library in one or two tokio runtimes. They are driven turn by turn: they can be
+//! paused, blocked, ended and killed, and nothing else happens meanwhile. The processes record a
+//! history, which the checker of `leasehold-chaos` judges. One seed gives one history, byte for
+//! byte.
 //!
-//! - `plan` is what a seed decides; `world` runs it; `shrink` makes one that fails small.
-//! - `machine` is the time and the random numbers; `process` the runtimes; `network` what arrives when, `stream` connections over it.
-//! - `work` with `both` and `history` is what processes do and see.
+//! - `plan` is made from a seed; `world` runs it; `shrink` reduces a plan that fails.
+//! - `machine` is the time and the random numbers; `process` is the runtimes; `network` decides
+//!   which messages arrive and when, `stream` is connections over it.
+//! - `work`, with `both` and `history`, is the work of processes and their records.
 //! - `stage` is servers and clients without a world, for other tests: the conformance suite.
-//! - `kind` says which stores there are, `store` what is so of each, `servers` what a world asks of theirs: `simple`, `redis`, `etcd`, `zookeeper`.
+//! - `kind` lists the stores, `store` has the limits of each, `servers` is the interface between a
+//!   world and its servers: `simple`, `redis`, `etcd`, `zookeeper`.
+
+#![cfg(leasehold_lab)]
 
 mod both;
 pub mod etcd;
@@ -37,14 +44,14 @@ pub use kind::Kind;
 pub use plan::Part;
 pub use shrink::{Small, shrink};
 
-/// What came of a seed.
+/// The result of a seed.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The history.
     pub events: Vec<Event>,
-    /// What must not have happened, for people.
+    /// Errors that must not have happened, for people.
     pub wrong: Vec<String>,
-    /// What happened, counted.
+    /// The numbers of events.
     pub figures: Figures,
 }
 
@@ -52,11 +59,14 @@ impl Outcome {
     /// The history as lines of JSON.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
-        self.events.iter().filter_map(|event| serde_json::to_string(event).ok()).collect()
+        self.events
+            .iter()
+            .filter_map(|event| serde_json::to_string(event).ok())
+            .collect()
     }
 }
 
-/// Runs the world of a store and a seed, or a part of it, and judges what was seen there.
+/// Runs the world of a store and a seed, or a part of it, and judges its history.
 #[must_use]
 pub fn run(kind: Kind, seed: u64, part: &Part) -> Outcome {
     let seen = world::run(kind, seed, part);
@@ -65,9 +75,18 @@ pub fn run(kind: Kind, seed: u64, part: &Part) -> Outcome {
     let report = checker.finish();
     let mut wrong: Vec<String> = report.violations.iter().map(ToString::to_string).collect();
     wrong.extend(seen.unexpected);
-    // What a lost message has left in the store is in the way of others for a lease: nobody's operation explains it.
+    // A lost message may leave records in the store that are in the way of others for a lease. No
+    // operation explains them, so the order is judged only without faults.
     if report.figures.faults.is_empty() {
-        wrong.extend(order(&seen.events).err().map(|disorder| disorder.to_string()));
+        wrong.extend(
+            order(&seen.events)
+                .err()
+                .map(|disorder| disorder.to_string()),
+        );
     }
-    Outcome { events: seen.events, wrong, figures: report.figures }
+    Outcome {
+        events: seen.events,
+        wrong,
+        figures: report.figures,
+    }
 }

@@ -1,7 +1,9 @@
-//! What the code under test asks, in the place of the operating system: the time, random numbers, and connections to servers.
+//! Replaces the operating system for the code under test: the time, random numbers, and connections
+//! to servers.
 //!
-//! A runtime of a simulated process has tokio's paused clock: its time is that of its timers, and passes only while it is driven. What runs
-//! outside of a runtime, such as a server, reads the time of the world.
+//! A runtime of a simulated process has tokio's paused clock: its time is that of its timers, and
+//! passes only while it is driven. Code outside of a runtime, such as a server, reads the time of
+//! the world.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -12,40 +14,47 @@ use tokio::time::Instant;
 thread_local! {
     /// The time of the world.
     static NOW: Cell<u64> = const { Cell::new(0) };
-    /// While a runtime is driven: an instant of its clock, and what time that was.
+    /// While a runtime is driven: an instant of its clock, and the time of the world at that
+    /// instant.
     static CLOCK: Cell<Option<(Instant, u64)>> = const { Cell::new(None) };
-    /// The latest time that the process has read, which may be in another one of its runtimes.
+    /// The latest time that the process has read, perhaps in another one of its runtimes.
     static READ: Cell<u64> = const { Cell::new(0) };
-    /// How often it was read in this turn, and whether that was too often.
+    /// The number of readings in this turn, and whether there were ever too many.
     static READS: Cell<u32> = const { Cell::new(0) };
     static SPINS: Cell<bool> = const { Cell::new(false) };
-    /// Which process is driven.
+    /// The process that is driven.
     static PROCESS: Cell<usize> = const { Cell::new(0) };
-    /// How a process reaches the server of a host's name.
+    /// The function by which a process reaches the server of a host's name.
     static DIAL: RefCell<Option<Dial>> = const { RefCell::new(None) };
     static RANDOM: RefCell<fastrand::Rng> = const { RefCell::new(fastrand::Rng::with_seed(0)) };
 }
 
-/// So often the clock is read in one turn of a runtime only by what runs in a circle.
+/// The greatest number of clock readings in one turn of a runtime. Only a task that runs in a
+/// circle has more.
 const MOST_READS: u32 = 100_000;
 
-/// When the world's time was 0, in microseconds since 1970.
+/// The wall clock at the world's time 0, in microseconds since 1970.
 const EPOCH: u64 = 1_795_000_000_000_000;
 
-/// How a process reaches the server of a host's name.
+/// Connects a process with the server of a host's name.
 pub(crate) type Dial = Box<dyn Fn(usize, &str) -> io::Result<Box<dyn Stream>>>;
 
-/// This thread is on the simulated machine as long as it lives.
+/// Keeps this thread on the simulated machine for as long as this value lives.
 pub(crate) struct Simulated;
 
 impl Simulated {
     pub(crate) fn with_seed(seed: u64, now: u64) -> Simulated {
         RANDOM.replace(fastrand::Rng::with_seed(seed));
-        // What asks for no seed.
+        // This seeds code that asks for no seed of its own.
         fastrand::seed(seed);
         SPINS.set(false);
         outside(now);
-        simulate(Some(Machine { nanos: now_nanos, wall, random, dial }));
+        simulate(Some(Machine {
+            nanos: now_nanos,
+            wall,
+            random,
+            dial,
+        }));
         Simulated
     }
 }
@@ -57,17 +66,25 @@ impl Drop for Simulated {
     }
 }
 
-/// From here on processes reach servers by this.
+/// Makes processes reach servers by this function, from now on.
 pub(crate) fn dial_by(dial: Dial) {
     DIAL.replace(Some(dial));
 }
 
 fn dial(host: &str, _port: u16) -> io::Result<Box<dyn Stream>> {
-    let nobody = || Err(io::Error::new(io::ErrorKind::NotFound, format!("no server is called {host}")));
-    DIAL.with_borrow(|dial| dial.as_ref().map_or_else(nobody, |dial| dial(PROCESS.get(), host)))
+    let nobody = || {
+        Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            format!("no server is called {host}"),
+        ))
+    };
+    DIAL.with_borrow(|dial| {
+        dial.as_ref()
+            .map_or_else(nobody, |dial| dial(PROCESS.get(), host))
+    })
 }
 
-/// The wall clock of this time.
+/// The wall clock at this time.
 pub(crate) fn wall_of(nanos: u64) -> u64 {
     EPOCH + nanos / 1000
 }
@@ -76,7 +93,7 @@ fn wall() -> u64 {
     wall_of(now_nanos())
 }
 
-/// From here on no runtime is driven, and this is the time.
+/// From now on, no runtime is driven, and this is the time.
 pub(crate) fn outside(now: u64) {
     CLOCK.set(None);
     READ.set(0);
@@ -84,7 +101,8 @@ pub(crate) fn outside(now: u64) {
     NOW.set(now);
 }
 
-/// From here on a runtime of this process is driven, of whose clock this instant was at this time. The process has read this time.
+/// From now on, a runtime of this process is driven. `clock` is an instant of its clock and the
+/// time at that instant. `read` is the latest time that the process has read.
 pub(crate) fn inside(process: usize, clock: (Instant, u64), read: u64) {
     PROCESS.set(process);
     CLOCK.set(Some(clock));
@@ -92,7 +110,7 @@ pub(crate) fn inside(process: usize, clock: (Instant, u64), read: u64) {
     READS.set(0);
 }
 
-/// Now, as the code under test sees it. Within a process it never goes back.
+/// The current time, as the code under test sees it. Within a process it never goes back.
 pub(crate) fn now_nanos() -> u64 {
     let now = match CLOCK.get() {
         Some((instant, at)) => at + u64::try_from(instant.elapsed().as_nanos()).unwrap_or(u64::MAX),
@@ -112,12 +130,13 @@ pub(crate) fn now_nanos() -> u64 {
     READ.get()
 }
 
-/// Whether a task ran in a circle.
+/// Returns whether a task ran in a circle.
 pub(crate) fn has_spun() -> bool {
     SPINS.get()
 }
 
-/// The latest time that was read in this process: after its runtime was driven, that one's clock says nothing.
+/// The latest time that was read in this process. After its runtime was driven, the clock of that
+/// runtime tells nothing.
 pub(crate) fn read() -> u64 {
     READ.get()
 }

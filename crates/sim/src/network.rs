@@ -1,7 +1,8 @@
-//! The network of a world: what is sent arrives later, in another order, or never.
+//! The network of a world: messages arrive later, in another order, or never.
 //!
-//! A message is a piece of work that is done where it arrives: by a server, or in a runtime of a process. Nothing arrives within the tick
-//! in which it was sent, so the processes of a tick need not know of each other. Streams of bytes are made of messages in `stream`.
+//! A message is a piece of work that is done at its destination: by a server, or in a runtime of a
+//! process. Nothing arrives within the tick in which it was sent, so the processes of a tick need
+//! not know of each other. `stream` makes streams of bytes out of messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,17 +14,17 @@ use crate::machine::now_nanos;
 use crate::plan::{Air, Message, Request, Way};
 use crate::stream::Streams;
 
-/// What is done where a message arrives.
+/// The work that is done where a message arrives.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
-/// Where a message arrives.
+/// The destination of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum End {
     Server(usize),
-    /// What the locks protect.
+    /// The resource that the locks protect.
     Resource,
     Process(usize),
-    /// The operating system of a process, which runs also while the process does not.
+    /// The operating system of a process, which runs even while the process does not.
     Socket(usize),
 }
 
@@ -36,19 +37,19 @@ pub(crate) struct Network(Arc<Mutex<Inner>>);
 
 pub(crate) struct Inner {
     air: Air,
-    /// How many of ten thousand messages are lost.
+    /// The number of lost messages of ten thousand.
     pub(crate) loss: u32,
     pub(crate) links: BTreeMap<Pair, Link>,
-    /// By when they arrive, and in which order they were sent.
+    /// The messages under way, by the time of arrival and the order of sending.
     under_way: BTreeMap<(u64, u64), (End, Pair, Job)>,
     sent: u64,
-    /// What was sent since somebody asked.
+    /// The messages that were sent since the last question.
     pub(crate) passed: BTreeSet<Message>,
-    /// Messages that are lost without anybody's noticing.
+    /// Messages that are lost, which nobody notices.
     lost: Vec<Job>,
     pub(crate) streams: Streams,
     seed: u64,
-    /// Woken when something is sent.
+    /// Woken when a message is sent.
     alarm: Option<Waker>,
 }
 
@@ -56,13 +57,14 @@ pub(crate) struct Inner {
 pub(crate) struct Link {
     pub(crate) random: fastrand::Rng,
     pub(crate) alive: bool,
-    /// What does not pass, and whether that is noticed.
+    /// The direction that does not pass, and whether that is noticed.
     pub(crate) cut: Option<(Way, bool)>,
-    /// How many times as long everything takes.
+    /// The factor by which every message takes longer.
     slow: u64,
-    /// The next message of these kinds is lost, or late by so much; or each of them.
+    /// For each subject and direction: the next message is lost (`None`), or late by this many
+    /// nanoseconds. If the last field is true, this goes for every message.
     aimed: Vec<(Request, Way, Option<u64>, bool)>,
-    /// What the store of this process does when its connection was closed.
+    /// Called when the connection of this process's store was closed.
     closed: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
@@ -79,9 +81,13 @@ impl Link {
         }
     }
 
-    /// Whether the next message of this kind is lost (`None`), or late by so much.
+    /// Returns `Some` if the next message of this kind is a fault's target: `Some(None)` if it is
+    /// lost, or the delay in nanoseconds.
     pub(crate) fn aimed(&mut self, kind: Request, way: Way) -> Option<Option<u64>> {
-        let at = self.aimed.iter().position(|(of, on, ..)| (*of, *on) == (kind, way))?;
+        let at = self
+            .aimed
+            .iter()
+            .position(|(of, on, ..)| (*of, *on) == (kind, way))?;
         let (.., late, each) = self.aimed[at];
         if !each {
             self.aimed.remove(at);
@@ -91,12 +97,14 @@ impl Link {
 }
 
 impl Inner {
-    /// How long a message takes between these two.
+    /// The time of a message between these two.
     pub(crate) fn latency(&mut self, pair: Pair) -> u64 {
-        self.links.get_mut(&pair).map_or(0, |link| self.air.latency(&mut link.random) * link.slow)
+        self.links
+            .get_mut(&pair)
+            .map_or(0, |link| self.air.latency(&mut link.random) * link.slow)
     }
 
-    /// A message that arrives by then.
+    /// Adds a message that arrives at `due`.
     pub(crate) fn put(&mut self, due: u64, to: End, pair: Pair, job: Job) {
         self.sent += 1;
         self.alarm.take().into_iter().for_each(Waker::wake);
@@ -106,21 +114,36 @@ impl Inner {
 
 impl Network {
     pub(crate) fn new(seed: u64, air: Air, processes: usize, servers: usize) -> Network {
-        let pairs = (0..processes).flat_map(|process| (0..servers).map(move |server| (process, server)));
+        let pairs =
+            (0..processes).flat_map(|process| (0..servers).map(move |server| (process, server)));
         let links = pairs.map(|pair| (pair, Link::new(seed, pair))).collect();
         let (under_way, passed, lost, streams, alarm) = Default::default();
-        let inner = Inner { air, loss: 0, links, under_way, sent: 0, passed, lost, streams, seed, alarm };
+        let inner = Inner {
+            air,
+            loss: 0,
+            links,
+            under_way,
+            sent: 0,
+            passed,
+            lost,
+            streams,
+            seed,
+            alarm,
+        };
         Network(Arc::new(Mutex::new(inner)))
     }
 
-    /// One more process, and its links with so many servers.
+    /// Adds a process, and its links with this number of servers.
     pub(crate) fn join(&self, process: usize, servers: usize) {
         let inner = &mut *self.inner();
         let seed = inner.seed;
-        inner.links.extend((0..servers).map(|server| ((process, server), Link::new(seed, (process, server)))));
+        inner.links.extend(
+            (0..servers).map(|server| ((process, server), Link::new(seed, (process, server)))),
+        );
     }
 
-    /// When the next message arrives, if there is one. If not, or once another one is sent, this is woken.
+    /// The time at which the next message arrives, if there is one. `alarm` is woken once another
+    /// message is sent.
     pub(crate) fn next(&self, alarm: &Waker) -> Option<u64> {
         let inner = &mut *self.inner();
         inner.alarm = Some(alarm.clone());
@@ -131,14 +154,25 @@ impl Network {
         locked(&self.0)
     }
 
-    /// Sends a message between this process and this server, or the resource; says whether that is known to have failed.
-    pub(crate) fn send(&self, pair: Pair, way: Way, to: End, kind: Request, job: Job) -> Result<(), Closed> {
+    /// Sends a message between this process and this server, or the resource. Returns an error if
+    /// the sender knows that it failed.
+    pub(crate) fn send(
+        &self,
+        pair: Pair,
+        way: Way,
+        to: End,
+        kind: Request,
+        job: Job,
+    ) -> Result<(), Closed> {
         let gone = {
             let inner = &mut *self.inner();
             let now = now_nanos();
             inner.passed.insert((pair.0, kind, way));
-            let (latency, loss) = (inner.latency(pair), inner.loss);
-            let Some(link) = inner.links.get_mut(&pair) else { return Err(Closed) };
+            let latency = inner.latency(pair);
+            let loss = inner.loss;
+            let Some(link) = inner.links.get_mut(&pair) else {
+                return Err(Closed);
+            };
             let aimed = link.aimed(kind, way);
             let lost = link.random.u32(0..10_000) < loss || matches!(aimed, Some(None));
             match link.cut {
@@ -149,50 +183,73 @@ impl Network {
                     None
                 }
                 _ => {
-                    inner.put(now + latency + aimed.flatten().unwrap_or_default(), to, pair, job);
+                    inner.put(
+                        now + latency + aimed.flatten().unwrap_or_default(),
+                        to,
+                        pair,
+                        job,
+                    );
                     None
                 }
             }
         };
-        // Its end may send something itself.
+        // Dropping the message may send something itself, so it is dropped after the lock is
+        // released.
         gone.map_or(Ok(()), |_| Err(Closed))
     }
 
-    /// How many messages were sent.
+    /// The number of messages that were sent.
     pub(crate) fn sent(&self) -> u64 {
         self.inner().sent
     }
 
-    /// What has arrived by now, except at ends that do not read.
+    /// Takes the messages that have arrived by now, except at ends that do not read.
     pub(crate) fn arrived(&self, now: u64, reads: impl Fn(End) -> bool) -> Vec<(End, Job)> {
         let under_way = &mut self.inner().under_way;
-        let due: Vec<_> =
-            under_way.range(..=(now, u64::MAX)).filter(|(_, it)| reads(it.0)).map(|(at, _)| *at).collect();
-        due.iter().filter_map(|at| under_way.remove(at)).map(|(end, _, job)| (end, job)).collect()
+        let due: Vec<_> = under_way
+            .range(..=(now, u64::MAX))
+            .filter(|(_, it)| reads(it.0))
+            .map(|(at, _)| *at)
+            .collect();
+        due.iter()
+            .filter_map(|at| under_way.remove(at))
+            .map(|(end, _, job)| (end, job))
+            .collect()
     }
 
-    /// What was sent since this was asked last.
+    /// Returns the messages that were sent since the last question.
     pub(crate) fn passed(&self) -> BTreeSet<Message> {
         std::mem::take(&mut self.inner().passed)
     }
 
-    /// When the last message that is under way arrives, or 0.
+    /// The time at which the last message under way arrives, or 0.
     pub(crate) fn latest(&self) -> u64 {
-        self.inner().under_way.last_key_value().map_or(0, |((due, _), _)| *due)
+        self.inner()
+            .under_way
+            .last_key_value()
+            .map_or(0, |((due, _), _)| *due)
     }
 
-    /// Changes a link; with `None`, all of this process.
+    /// Changes a link of this process, or all of them with `None`.
     fn links(&self, process: usize, server: Option<usize>, change: impl Fn(&mut Link)) {
         let of = |pair: &Pair| pair.0 == process && server.is_none_or(|server| server == pair.1);
         let links = &mut self.inner().links;
-        links.iter_mut().filter(|(pair, _)| of(pair)).for_each(|(_, link)| change(link));
+        links
+            .iter_mut()
+            .filter(|(pair, _)| of(pair))
+            .for_each(|(_, link)| change(link));
     }
 
     pub(crate) fn cut(&self, process: usize, server: Option<usize>, cut: Option<(Way, bool)>) {
         self.links(process, server, |link| link.cut = cut);
         match cut {
-            // Streams that are known to be broken are broken at once. Of others what was held back arrives now.
-            Some((_, true)) => self.reset_streams(|pair| pair.0 == process && server.is_none_or(|it| it == pair.1)),
+            // A noticed cut breaks streams at once. On others, the pieces that were held back
+            // arrive after the cut.
+            Some((_, true)) => {
+                self.reset_streams(|pair| {
+                    pair.0 == process && server.is_none_or(|it| it == pair.1)
+                });
+            }
             Some(_) => {}
             None => self.resume_streams(process),
         }
@@ -206,16 +263,26 @@ impl Network {
         self.inner().loss = of_ten_thousand;
     }
 
-    /// The next message of this kind, or each, is lost or late by so much.
-    pub(crate) fn aim(&self, process: usize, server: Option<usize>, at: (Request, Way), late: Option<u64>, each: bool) {
-        self.links(process, server, |link| link.aimed.push((at.0, at.1, late, each)));
+    /// Makes the next message of this kind, or each, be lost (`None`) or late by `late`.
+    pub(crate) fn aim(
+        &self,
+        process: usize,
+        server: Option<usize>,
+        at: (Request, Way),
+        late: Option<u64>,
+        each: bool,
+    ) {
+        self.links(process, server, |link| {
+            link.aimed.push((at.0, at.1, late, each));
+        });
     }
 
     pub(crate) fn miss(&self, process: usize) {
         self.links(process, None, |link| link.aimed.clear());
     }
 
-    /// Nothing arrives from this process any more, nor at it. What is on its way to a server does.
+    /// Marks a process as killed. Nothing arrives at it any more, and it sends nothing. Its
+    /// messages that are on their way to a server still arrive.
     pub(crate) fn killed(&self, process: usize) {
         self.links(process, None, |link| link.alive = false);
         self.drop_messages(|end, _| end == End::Process(process));
@@ -223,29 +290,45 @@ impl Network {
 
     pub(crate) fn when_closed(&self, pair: Pair, closed: impl Fn() + Send + Sync + 'static) {
         let closed: Arc<dyn Fn() + Send + Sync> = Arc::new(closed);
-        self.links(pair.0, Some(pair.1), |link| link.closed = Some(closed.clone()));
+        self.links(pair.0, Some(pair.1), |link| {
+            link.closed = Some(closed.clone());
+        });
     }
 
-    /// Closes the connections of these: what is under way is gone, and their stores hear of it.
+    /// Closes the connections of these pairs. Their messages under way are dropped, and their
+    /// stores are told.
     pub(crate) fn close(&self, which: impl Fn(Pair) -> bool) {
         self.drop_messages(|_, pair| which(pair));
         {
             let inner = &mut *self.inner();
-            let theirs = inner.links.iter().filter(|(pair, link)| which(**pair) && link.alive);
-            let closed: Vec<_> = theirs.filter_map(|(pair, link)| Some((*pair, link.closed.clone()?))).collect();
+            let theirs = inner
+                .links
+                .iter()
+                .filter(|(pair, link)| which(**pair) && link.alive);
+            let closed: Vec<_> = theirs
+                .filter_map(|(pair, link)| Some((*pair, link.closed.clone()?)))
+                .collect();
             for (pair, closed) in closed {
-                inner.put(now_nanos() + 1, End::Process(pair.0), pair, Box::new(move || closed()));
+                inner.put(
+                    now_nanos() + 1,
+                    End::Process(pair.0),
+                    pair,
+                    Box::new(move || closed()),
+                );
             }
         }
         self.reset_streams(which);
     }
 
-    /// The end of the world: nothing is kept of it.
+    /// Ends the world: nothing of it is kept.
     pub(crate) fn end(&self) {
         self.drop_messages(|_, _| true);
         let (streams, links) = {
             let inner = &mut *self.inner();
-            (std::mem::take(&mut inner.streams), std::mem::take(&mut inner.links))
+            (
+                std::mem::take(&mut inner.streams),
+                std::mem::take(&mut inner.links),
+            )
         };
         drop((streams, links));
     }
@@ -253,10 +336,14 @@ impl Network {
     fn drop_messages(&self, which: impl Fn(End, Pair) -> bool) {
         let gone: Vec<_> = {
             let under_way = &mut self.inner().under_way;
-            let gone: Vec<_> = under_way.iter().filter(|(_, it)| which(it.0, it.1)).map(|(at, _)| *at).collect();
+            let gone: Vec<_> = under_way
+                .iter()
+                .filter(|(_, it)| which(it.0, it.1))
+                .map(|(at, _)| *at)
+                .collect();
             gone.iter().filter_map(|at| under_way.remove(at)).collect()
         };
-        // The end of one may send something itself.
+        // Dropping a message may send something itself, so the lock is released before.
         drop(gone);
     }
 }

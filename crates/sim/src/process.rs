@@ -16,22 +16,23 @@ use crate::network::Job;
 pub(crate) struct Process {
     nth: usize,
     pub(crate) runtimes: Vec<Driven>,
-    /// The latest time that it has read.
+    /// The latest time that the process has read.
     read: u64,
     random: fastrand::Rng,
-    /// When it goes on, its timers are seen before what has arrived meanwhile.
+    /// When the process goes on, it sees its timers before the messages that have arrived
+    /// meanwhile.
     reads_late: bool,
     pub(crate) killed: Arc<AtomicBool>,
 }
 
-/// One of its runtimes.
+/// One runtime of a process.
 pub(crate) struct Driven {
-    /// `None`: it has ended.
+    /// `None` if it has ended.
     runtime: Option<Runtime>,
     clock: (Instant, u64),
-    /// Until when it has been driven.
+    /// The time until which it has been driven.
     until: u64,
-    /// It stands still until then.
+    /// The time until which it stands still.
     pub(crate) paused_until: u64,
     pub(crate) inbox: Vec<Job>,
     pub(crate) tasks: Vec<JoinHandle<()>>,
@@ -40,20 +41,28 @@ pub(crate) struct Driven {
 impl Process {
     pub(crate) fn new(seed: u64, nth: usize, runtimes: usize, now: u64) -> Process {
         let random = fastrand::Rng::with_seed(seed ^ (nth as u64 + 1).rotate_left(40));
-        let (runtimes, killed) = ((0..runtimes).map(|_| Driven::new(now)).collect(), Arc::default());
-        Process { nth, runtimes, read: now, random, reads_late: false, killed }
+        let runtimes = (0..runtimes).map(|_| Driven::new(now)).collect();
+        let killed = Arc::default();
+        Process {
+            nth,
+            runtimes,
+            read: now,
+            random,
+            reads_late: false,
+            killed,
+        }
     }
 
     pub(crate) fn is_alive(&self) -> bool {
         !self.killed.load(Ordering::Relaxed)
     }
 
-    /// Which runtime takes in what arrives.
+    /// The runtime that takes in the messages that arrive.
     pub(crate) fn reader(&mut self) -> Option<&mut Driven> {
         self.runtimes.iter_mut().find(|it| it.runtime.is_some())
     }
 
-    /// It stands still until then, or one of its runtimes does.
+    /// Lets the process, or one of its runtimes, stand still until this time.
     pub(crate) fn pause(&mut self, which: Option<usize>, until: u64) {
         self.reads_late = self.random.bool();
         for (nth, runtime) in self.runtimes.iter_mut().enumerate() {
@@ -63,12 +72,17 @@ impl Process {
         }
     }
 
-    /// Whether what arrives now is seen only after it has gone on.
+    /// Returns whether messages that arrive now are seen only after the process has gone on.
     pub(crate) fn is_deaf(&self, now: u64) -> bool {
-        self.reads_late && self.runtimes.iter().all(|it| it.runtime.is_none() || it.until < now)
+        self.reads_late
+            && self
+                .runtimes
+                .iter()
+                .all(|it| it.runtime.is_none() || it.until < now)
     }
 
-    /// Runs everything that is ready from `now` to `end`, unless it stands still. Says which runtimes have stood still, and how long.
+    /// Runs everything that is ready from `now` to `end`, unless it stands still. Returns the
+    /// runtimes that had stood still, and for how long.
     pub(crate) fn drive(&mut self, now: u64, end: u64) -> Vec<(usize, u64)> {
         let mut stalls = Vec::new();
         let mut order: Vec<usize> = (0..self.runtimes.len()).collect();
@@ -90,8 +104,13 @@ impl Process {
         stalls
     }
 
-    /// Spawns what `make` makes in this runtime.
-    pub(crate) fn spawn(&mut self, nth: usize, work: impl Future<Output = ()> + Send + 'static, is_awaited: bool) {
+    /// Spawns `work` in this runtime.
+    pub(crate) fn spawn(
+        &mut self,
+        nth: usize,
+        work: impl Future<Output = ()> + Send + 'static,
+        is_awaited: bool,
+    ) {
         let it = &mut self.runtimes[nth];
         if let Some(runtime) = &it.runtime {
             let task = runtime.spawn(work);
@@ -101,7 +120,7 @@ impl Process {
         }
     }
 
-    /// For how long this runtime has stood still.
+    /// The time for which this runtime has stood still.
     pub(crate) fn stalled(&self, nth: usize, now: u64) -> u64 {
         now - self.runtimes[nth].until
     }
@@ -124,14 +143,19 @@ impl Process {
         (0..self.runtimes.len()).for_each(|nth| self.end_runtime(nth, now));
     }
 
-    /// Whether all its tasks have ended.
+    /// Returns whether all its tasks have ended.
     pub(crate) fn is_done(&self) -> bool {
-        self.runtimes.iter().all(|it| it.tasks.iter().all(JoinHandle::is_finished))
+        self.runtimes
+            .iter()
+            .all(|it| it.tasks.iter().all(JoinHandle::is_finished))
     }
 
-    /// What its tasks have died of.
+    /// The panics of its tasks.
     pub(crate) fn panics(&mut self) -> Vec<String> {
-        let tasks = self.runtimes.iter_mut().flat_map(|it| std::mem::take(&mut it.tasks));
+        let tasks = self
+            .runtimes
+            .iter_mut()
+            .flat_map(|it| std::mem::take(&mut it.tasks));
         tasks
             .filter(JoinHandle::is_finished)
             .filter_map(|task| task.now_or_never()?.err())
@@ -143,22 +167,33 @@ impl Process {
 impl Driven {
     fn new(now: u64) -> Driven {
         #[expect(clippy::expect_used, reason = "there is no simulation without it")]
-        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+        let runtime = Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime");
         let clock = {
             let _inside = runtime.enter();
             (Instant::now(), now)
         };
         let (inbox, tasks) = Default::default();
-        Driven { runtime: Some(runtime), clock, until: now, paused_until: 0, inbox, tasks }
+        Driven {
+            runtime: Some(runtime),
+            clock,
+            until: now,
+            paused_until: 0,
+            inbox,
+            tasks,
+        }
     }
 
     fn drive(&mut self, stalled: u64, end: u64) {
         let Some(runtime) = &self.runtime else { return };
-        let (inbox, instant) =
-            (std::mem::take(&mut self.inbox), self.clock.0 + Duration::from_nanos(end - self.clock.1));
+        let inbox = std::mem::take(&mut self.inbox);
+        let instant = self.clock.0 + Duration::from_nanos(end - self.clock.1);
         runtime.block_on(async {
             if stalled > 0 {
-                // All its timers are late at once.
+                // All timers of the runtime are late at once.
                 advance(Duration::from_nanos(stalled)).await;
             }
             inbox.into_iter().for_each(|job| job());

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::future::BoxFuture;
 use leasehold_core::Result;
-use leasehold_core::seam::Backend;
+use leasehold_core::backend::Backend;
 use leasehold_core::support::{Stream, locked};
 
 use crate::kind::{Kind, Own};
@@ -26,7 +26,8 @@ pub use crate::redis::server::MiniRedis;
 use crate::servers::{Counts, Servers, Setting};
 use crate::stream::Serve;
 
-/// How long a client waits for an answer, in milliseconds; and one who evicts.
+/// The time for which a client waits for an answer, in milliseconds, and that of the client that
+/// evicts.
 const TIMEOUT: [u64; 2] = [400, 60_000];
 
 /// The servers of a world.
@@ -41,7 +42,7 @@ struct Node {
     network: Network,
     core: Mutex<Core>,
     is_redlock: bool,
-    /// What only a renewal says of its lease.
+    /// Bytes that only a renewal contains: the usual lease.
     lease: Vec<u8>,
 }
 
@@ -49,7 +50,7 @@ struct Node {
 struct Core {
     server: MiniRedis,
     is_down: bool,
-    /// What it will have again.
+    /// The data that it will have again.
     kept: Option<Data>,
 }
 
@@ -64,8 +65,16 @@ impl Redis {
         };
         let nodes: Vec<Arc<Node>> = (0..kind.servers()).map(|nth| Arc::new(node(nth))).collect();
         let hosts: Vec<String> = (0..nodes.len()).map(|nth| format!("s{nth}")).collect();
-        let url = format!("{}://{}", if is_redlock { "redlock" } else { "redis" }, hosts.join(","));
-        Redis { nodes, url, operator: setting.operator }
+        let url = format!(
+            "{}://{}",
+            if is_redlock { "redlock" } else { "redis" },
+            hosts.join(",")
+        );
+        Redis {
+            nodes,
+            url,
+            operator: setting.operator,
+        }
     }
 }
 
@@ -92,10 +101,11 @@ impl Servers for Redis {
 
     fn connect(&self, process: usize) -> BoxFuture<'static, Result<Arc<dyn Backend>>> {
         let timeout = TIMEOUT[usize::from(process == self.operator)];
-        let (url, is_redlock) = (format!("{}?timeout={timeout}", self.url), self.nodes[0].is_redlock);
+        let url = format!("{}?timeout={timeout}", self.url);
+        let is_redlock = self.nodes[0].is_redlock;
         Box::pin(async move {
             let backend: Arc<dyn Backend> = if is_redlock {
-                Arc::new(leasehold_redlock::Redlock::connect(&url).await?)
+                Arc::new(leasehold_redis::redlock::Redlock::connect(&url).await?)
             } else {
                 Arc::new(leasehold_redis::Redis::connect(&url).await?)
             };
@@ -119,7 +129,9 @@ impl Servers for Redis {
                 match own {
                     Own::Restore => core.kept = Some(core.server.state.data.clone()),
                     Own::ClockStep(by) => core.server.step(by / 1000),
-                    Own::ForgetScripts => drop(core.server.by_hand(&["SCRIPT", "FLUSH"], wall_of(now))),
+                    Own::ForgetScripts => {
+                        drop(core.server.by_hand(&["SCRIPT", "FLUSH"], wall_of(now)));
+                    }
                     Own::Full => core.server.state.full = true,
                     _ => {}
                 }
@@ -130,7 +142,9 @@ impl Servers for Redis {
 
     fn heal(&self, wrong: &Wrong, _now: u64) {
         match wrong {
-            Wrong::RestartServer(nth) | Wrong::Wipe(nth) => locked(&self.nodes[*nth].core).is_down = false,
+            Wrong::RestartServer(nth) | Wrong::Wipe(nth) => {
+                locked(&self.nodes[*nth].core).is_down = false;
+            }
             Wrong::Own(nth, Own::Full) => locked(&self.nodes[*nth].core).server.state.full = false,
             Wrong::Own(nth, Own::Restore) => {
                 let core = &mut *locked(&self.nodes[*nth].core);
@@ -146,10 +160,18 @@ impl Servers for Redis {
     }
 
     fn left(&self, now: u64) -> u64 {
-        // A key lives by the server's clock: if that stepped back and nobody looks, for as much longer.
-        let nodes = self.nodes.iter().filter(|node| !locked(&node.core).server.has_stepped_back());
-        // Tokens of before outlive their locks, and who observes is known for some seconds.
-        let lasts = |key: &str| ["}:f", "}:rt", "}:ro", "}:rb", "}:re", "}:o"].iter().any(|end| key.ends_with(end));
+        // A key lives by the server's clock. If that clock stepped back and nobody reads the key,
+        // it stays for that much longer.
+        let nodes = self
+            .nodes
+            .iter()
+            .filter(|node| !locked(&node.core).server.has_stepped_back());
+        // Former tokens outlive their locks, and observers are known for some seconds.
+        let lasts = |key: &str| {
+            ["}:f", "}:rt", "}:ro", "}:rb", "}:re", "}:o"]
+                .iter()
+                .any(|end| key.ends_with(end))
+        };
         let left = |node: &Arc<Node>| {
             let keys = locked(&node.core).server.keys(wall_of(now));
             keys.iter().filter(|(key, _)| !lasts(key)).count() as u64
@@ -159,11 +181,17 @@ impl Servers for Redis {
 }
 
 impl Node {
-    /// Deletes what there is of a lock, but for its tokens.
+    /// Deletes all keys of a lock, but not the tokens.
     fn delete(&self, lock: &str, now: u64) {
         let core = &mut *locked(&self.core);
         let of_it = |key: &String| *key == lock || key.starts_with(&format!("{{{lock}}}:"));
-        let keys: Vec<String> = core.server.keys(wall_of(now)).into_iter().map(|(key, _)| key).filter(of_it).collect();
+        let keys: Vec<String> = core
+            .server
+            .keys(wall_of(now))
+            .into_iter()
+            .map(|(key, _)| key)
+            .filter(of_it)
+            .collect();
         for key in keys {
             drop(core.server.by_hand(&["DEL", &key], wall_of(now)));
         }
@@ -176,10 +204,20 @@ impl Serve for Node {
     }
 
     fn received(&self, connection: u64, bytes: &[u8]) {
-        let said = locked(&self.core).server.received(connection, bytes, wall_of(now_nanos()));
+        let said = locked(&self.core)
+            .server
+            .received(connection, bytes, wall_of(now_nanos()));
         let kind = self.kind(bytes);
         for (to, bytes) in said {
-            self.network.say(to, if to == connection { kind } else { Request::Push }, bytes);
+            self.network.say(
+                to,
+                if to == connection {
+                    kind
+                } else {
+                    Request::Push
+                },
+                bytes,
+            );
         }
     }
 
@@ -187,9 +225,13 @@ impl Serve for Node {
         locked(&self.core).server.closed(connection);
     }
 
-    /// By what this request has and others do not.
+    /// The kind follows from bytes that other requests do not have.
     fn kind(&self, bytes: &[u8]) -> Request {
-        let says = |what: &[u8]| bytes.windows(what.len()).any(|part| part[0] == what[0] && part == what);
+        let says = |what: &[u8]| {
+            bytes
+                .windows(what.len())
+                .any(|part| part[0] == what[0] && part == what)
+        };
         let [claims, renews, releases]: [&[u8]; 3] = if self.is_redlock {
             [b"\r\nclaim\r\n", b"\r\nrenew\r\n", b"\r\nrelease\r\n"]
         } else {

@@ -1,4 +1,4 @@
-//! What a world or a stage asks of the servers of a store.
+//! The interface of a world or a stage to the servers of a store.
 
 use std::io;
 use std::sync::Arc;
@@ -6,62 +6,64 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use leasehold_core::Result;
-use leasehold_core::seam::Backend;
+use leasehold_core::backend::Backend;
 use leasehold_core::support::Stream;
 
 use crate::network::Pair;
 use crate::plan::Wrong;
 
-/// What servers are told when they start.
+/// The settings that servers start with.
 pub(crate) struct Setting {
-    /// What their accidents follow from.
+    /// The seed of their random choices.
     pub(crate) seed: u64,
     /// The usual lease.
     pub(crate) ttl: Duration,
     /// See `Plan::polls`.
     pub(crate) polls: bool,
-    /// The process of whoever evicts, which is patient.
+    /// The process of the client that evicts, which is patient.
     pub(crate) operator: usize,
 }
 
-/// What servers say of themselves, in the counts that real ones have, so that the suite asks the same of them.
+/// The counts of servers. Real servers have the same counts, so the suite can ask both the same
+/// questions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// How many requests clients have sent.
+    /// The number of requests that clients have sent.
     pub requests: u64,
-    /// How many keys, nodes, leases and sessions there are, without those that end by themselves.
+    /// The number of keys, nodes, leases and sessions, without those that end by themselves.
     pub lasting: u64,
-    /// How many keys, nodes or rows there are.
+    /// The number of keys, nodes or rows.
     pub contents: u64,
 }
 
 /// The servers of a world.
 pub(crate) trait Servers: Send + Sync {
-    /// A connection of this process with this server.
+    /// Connects this process with this server.
     fn dial(&self, _pair: Pair) -> io::Result<Box<dyn Stream>> {
         Err(io::ErrorKind::NotFound.into())
     }
 
-    /// What they say of themselves.
+    /// The counts of the servers.
     fn counts(&self, now: u64) -> Counts;
 
-    /// A client in this process, by the runtime that polls this.
+    /// Connects a client in this process, in the runtime that polls this.
     fn connect(&self, process: usize) -> BoxFuture<'static, Result<Arc<dyn Backend>>>;
 
-    /// Makes a fault that concerns the servers themselves. The world does what concerns time, links and processes.
+    /// Makes a fault that concerns the servers themselves. The world makes faults that concern
+    /// time, links and processes.
     fn make(&self, wrong: &Wrong, now: u64);
 
-    /// Ends it.
+    /// Ends a fault.
     fn heal(&self, _wrong: &Wrong, _now: u64) {}
 
-    /// What servers do by themselves.
+    /// Does the servers' work that no client asks for.
     fn tick(&self, _now: u64) {}
 
-    /// Whether a client of nobody evicts; else `make` does.
+    /// Returns whether a separate client evicts; otherwise `make` does.
     fn has_operator(&self) -> bool {
         false
     }
 
-    /// How many holders and waiters there still are, all leases being over.
+    /// The number of holders and waiters that are left after all leases are over.
     fn left(&self, now: u64) -> u64;
 }

@@ -1,4 +1,4 @@
-//! A store in its simplest form: what is simulated is core.
+//! A store in its simplest form: the code under test is core.
 
 mod remote;
 mod server;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::future::BoxFuture;
 use leasehold_core::Result;
-use leasehold_core::seam::{Backend, Moment};
+use leasehold_core::backend::{Backend, Moment};
 use leasehold_core::support::locked;
 
 use crate::network::Network;
@@ -24,20 +24,31 @@ pub(crate) struct Simple {
 }
 
 impl Simple {
-    /// Its waiters ask again when the hold before them may be over, or long before that.
+    /// Its waiters ask again when the hold before them may be over, or long before that if `polls`
+    /// is set.
     pub(crate) fn new(network: Network, polls: bool) -> Simple {
-        Simple { network, server: Arc::new(Mutex::new(Server::new(polls))) }
+        Simple {
+            network,
+            server: Arc::new(Mutex::new(Server::new(polls))),
+        }
     }
 }
 
 impl Servers for Simple {
     fn connect(&self, process: usize) -> BoxFuture<'static, Result<Arc<dyn Backend>>> {
-        let remote: Arc<dyn Backend> = Arc::new(Remote::new(self.network.clone(), self.server.clone(), process));
+        let remote: Arc<dyn Backend> = Arc::new(Remote::new(
+            self.network.clone(),
+            self.server.clone(),
+            process,
+        ));
         Box::pin(ready(Ok(remote)))
     }
 
     fn counts(&self, now: u64) -> Counts {
-        Counts { contents: self.left(now), ..Counts::default() }
+        Counts {
+            contents: self.left(now),
+            ..Counts::default()
+        }
     }
 
     fn make(&self, wrong: &Wrong, now: u64) {

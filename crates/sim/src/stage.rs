@@ -1,7 +1,9 @@
-//! Servers in memory and their clients in one runtime, in simulated time: for tests that are no worlds, such as the conformance suite.
+//! Servers in memory and their clients in one runtime, in simulated time, for tests without a
+//! world, such as the conformance suite.
 //!
-//! Nothing goes wrong here unless it is asked for, and a turn lasts until something is sent or arrives: time in which nothing happens costs
-//! nothing. A client is reached over links of its own, which its [`Link`] cuts.
+//! Nothing goes wrong here unless a test asks for it. A turn lasts until something is sent or
+//! arrives, so time in which nothing happens costs nothing. A client is reached over links of its
+//! own, which its [`Link`] cuts.
 
 use std::future::poll_fn;
 use std::io;
@@ -21,13 +23,13 @@ use crate::plan::{Air, MS, Way, Wrong};
 pub use crate::servers::Counts;
 use crate::servers::{Servers, Setting};
 
-/// When it begins.
+/// The time at which a stage begins.
 const BEGIN: u64 = 3_600_000 * MS;
-/// The longest turn: so late servers may be with what they do by themselves.
+/// The longest turn, which is also the greatest delay of the servers' own work.
 const TURN: u64 = 10 * MS;
-/// How long a server is away that begins anew.
+/// The time for which a restarting server is away.
 const AWAY: Duration = Duration::from_millis(50);
-/// Clients that evict are as patient as others.
+/// The operator's process in a stage: none. Clients that evict are as patient as others.
 const NOBODY: usize = usize::MAX;
 
 /// Time, random numbers and a runtime that follow from a seed, for the thread that made it.
@@ -37,7 +39,7 @@ pub struct Stage {
     now: u64,
     seed: u64,
     sites: Sites,
-    // The last to go: what the runtime drops may still ask for the time.
+    // Dropped last: values that the runtime drops may still ask for the time.
     _simulated: Simulated,
 }
 
@@ -45,7 +47,10 @@ type Sites = Arc<Mutex<Vec<Arc<Site>>>>;
 
 impl std::fmt::Debug for Stage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stage").field("seed", &self.seed).field("now", &self.now).finish_non_exhaustive()
+        f.debug_struct("Stage")
+            .field("seed", &self.seed)
+            .field("now", &self.now)
+            .finish_non_exhaustive()
     }
 }
 
@@ -55,7 +60,11 @@ impl Stage {
     pub fn new(seed: u64) -> Stage {
         let simulated = Simulated::with_seed(seed, BEGIN);
         #[expect(clippy::expect_used, reason = "there is no simulation without it")]
-        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+        let runtime = Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime");
         let clock = {
             let _inside = runtime.enter();
             (Instant::now(), BEGIN)
@@ -63,16 +72,24 @@ impl Stage {
         let sites = Sites::default();
         let dialed = sites.clone();
         dial_by(Box::new(move |_, host| dial(&dialed, host)));
-        Stage { runtime, clock, now: BEGIN, seed, sites, _simulated: simulated }
+        Stage {
+            runtime,
+            clock,
+            now: BEGIN,
+            seed,
+            sites,
+            _simulated: simulated,
+        }
     }
 
-    /// Servers of a store whose usual lease is this.
+    /// Starts servers of a store whose usual lease is this.
     #[must_use]
     pub fn servers(&self, kind: Kind, ttl: Duration) -> Arc<Site> {
         Site::new(&self.sites, self.seed, kind, ttl)
     }
 
-    /// Does this to its end, and all that it has spawned meanwhile; `None` if that takes longer than `limit` of simulated time.
+    /// Does the work to its end, while the tasks that it has spawned run as well; `None` if that
+    /// takes longer than `limit` of simulated time.
     ///
     /// # Panics
     ///
@@ -96,19 +113,22 @@ impl Stage {
         }
     }
 
-    /// How much time has passed.
+    /// The time that has passed.
     #[must_use]
     pub fn passed(&self) -> Duration {
         Duration::from_nanos(self.now - BEGIN)
     }
 
-    /// How many messages were sent.
+    /// The number of messages that were sent.
     #[must_use]
     pub fn sent(&self) -> u64 {
-        locked(&self.sites).iter().map(|site| site.network.sent()).sum()
+        locked(&self.sites)
+            .iter()
+            .map(|site| site.network.sent())
+            .sum()
     }
 
-    /// One turn of everything.
+    /// Runs one turn of everything.
     fn turn(&mut self) {
         outside(self.now);
         let sites = locked(&self.sites).clone();
@@ -127,11 +147,15 @@ impl Stage {
         outside(self.now);
     }
 
-    /// Runs what is ready, until something arrives; says when that is.
+    /// Runs what is ready, until something arrives. Returns the time of that.
     fn drive(&self, sites: &[Arc<Site>], inbox: Vec<Job>) -> u64 {
-        let (clock, latest) = (self.clock, self.now + TURN);
+        let clock = self.clock;
+        let latest = self.now + TURN;
         let next = |cx: &std::task::Context<'_>| {
-            let next = sites.iter().filter_map(|site| site.network.next(cx.waker())).min();
+            let next = sites
+                .iter()
+                .filter_map(|site| site.network.next(cx.waker()))
+                .min();
             next.map_or(latest, |next| next.min(latest))
         };
         self.runtime.block_on(async {
@@ -164,17 +188,23 @@ impl Drop for Stage {
     }
 }
 
-/// The connection of a client with a server, by the host's name: `s0.c1.p2` is server 0, as client 1 of the servers 2 reaches it.
+/// Connects a client with a server, by the host's name: `s0.c1.p2` is server 0, as client 1 of the
+/// servers 2 reaches it.
 fn dial(sites: &Sites, host: &str) -> io::Result<Box<dyn Stream>> {
     let mut parts = host.split('.').map(|part| part[1..].parse::<usize>());
-    let (Some(Ok(server)), Some(Ok(client)), Some(Ok(site))) = (parts.next(), parts.next(), parts.next()) else {
+    let (Some(Ok(server)), Some(Ok(client)), Some(Ok(site))) =
+        (parts.next(), parts.next(), parts.next())
+    else {
         return Err(io::ErrorKind::NotFound.into());
     };
-    let site = locked(sites).get(site).cloned().ok_or(io::ErrorKind::NotFound)?;
+    let site = locked(sites)
+        .get(site)
+        .cloned()
+        .ok_or(io::ErrorKind::NotFound)?;
     site.servers.dial((client, server))
 }
 
-/// Servers of a store that know nothing of others.
+/// Servers of a store, independent of all others.
 pub struct Site {
     nth: usize,
     kind: Kind,
@@ -188,7 +218,10 @@ pub struct Site {
 
 impl std::fmt::Debug for Site {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Site").field("kind", &self.kind).field("nth", &self.nth).finish_non_exhaustive()
+        f.debug_struct("Site")
+            .field("kind", &self.kind)
+            .field("nth", &self.nth)
+            .finish_non_exhaustive()
     }
 }
 
@@ -196,30 +229,45 @@ impl Site {
     fn new(sites: &Sites, seed: u64, kind: Kind, ttl: Duration) -> Arc<Site> {
         let mut all = locked(sites);
         let nth = all.len();
-        // Servers of the same store draw other numbers.
+        // Servers of the same store draw different numbers.
         let own = seed ^ (nth as u64).rotate_left(32);
         let network = Network::new(own, Air::calm(), 0, kind.servers());
-        let setting = Setting { seed: own, ttl, polls: false, operator: NOBODY };
+        let setting = Setting {
+            seed: own,
+            ttl,
+            polls: false,
+            operator: NOBODY,
+        };
         let servers = kind.start(&network, &setting);
-        let (clients, sites) = (AtomicUsize::new(0), sites.clone());
-        let site = Arc::new(Site { nth, kind, seed, ttl, network, servers, clients, sites });
+        let clients = AtomicUsize::new(0);
+        let sites = sites.clone();
+        let site = Arc::new(Site {
+            nth,
+            kind,
+            seed,
+            ttl,
+            network,
+            servers,
+            clients,
+            sites,
+        });
         all.push(site.clone());
         site
     }
 
-    /// Others of the same kind, on the same stage.
+    /// Starts other servers of the same kind, on the same stage.
     #[must_use]
     pub fn others(&self) -> Arc<Site> {
         Site::new(&self.sites, self.seed, self.kind, self.ttl)
     }
 
-    /// Of which store they are.
+    /// The store of these servers.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// How many there are.
+    /// The number of servers.
     #[must_use]
     pub fn servers(&self) -> usize {
         self.kind.servers()
@@ -230,17 +278,23 @@ impl Site {
     pub fn link(&self) -> Link {
         let client = self.clients.fetch_add(1, Ordering::Relaxed);
         self.network.join(client, self.kind.servers());
-        let hosts = (0..self.kind.servers()).map(|server| format!("s{server}.c{client}.p{}", self.nth)).collect();
-        Link { network: self.network.clone(), client, hosts }
+        let hosts = (0..self.kind.servers())
+            .map(|server| format!("s{server}.c{client}.p{}", self.nth))
+            .collect();
+        Link {
+            network: self.network.clone(),
+            client,
+            hosts,
+        }
     }
 
-    /// What the servers say of themselves.
+    /// The counts of the servers.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.servers.counts(now_nanos())
     }
 
-    /// All servers are away for a moment, and have then what they had.
+    /// Restarts all servers: they are away for a moment, and keep their data.
     pub async fn restart(&self) {
         let all = || (0..self.kind.servers()).map(Wrong::RestartServer);
         self.network.close(|_| true);
@@ -260,33 +314,37 @@ pub struct Link {
 
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Link").field("hosts", &self.hosts).finish_non_exhaustive()
+        f.debug_struct("Link")
+            .field("hosts", &self.hosts)
+            .finish_non_exhaustive()
     }
 }
 
 impl Link {
-    /// What the servers are called by whoever comes this way.
+    /// The names of the servers for a client that comes this way.
     #[must_use]
     pub fn hosts(&self) -> &[String] {
         &self.hosts
     }
 
-    /// What is sent waits for the end of this, and nobody notices.
+    /// Holds everything back that is sent, until [`heal`](Link::heal). Nobody notices.
     pub fn hold(&self) {
-        self.network.cut(self.client, None, Some((Way::Both, false)));
+        self.network
+            .cut(self.client, None, Some((Way::Both, false)));
     }
 
-    /// The same of what servers send.
+    /// Holds everything back that servers send, until [`heal`](Link::heal). Nobody notices.
     pub fn hold_replies(&self) {
-        self.network.cut(self.client, None, Some((Way::Back, false)));
+        self.network
+            .cut(self.client, None, Some((Way::Back, false)));
     }
 
-    /// Connections are closed, and refused.
+    /// Closes connections, and refuses new ones.
     pub fn cut(&self) {
         self.network.cut(self.client, None, Some((Way::Both, true)));
     }
 
-    /// Everything works again.
+    /// Makes everything work again.
     pub fn heal(&self) {
         self.network.cut(self.client, None, None);
     }

@@ -1,7 +1,9 @@
-//! Connections that carry bytes in their order: each piece that is written is a message, and arrives after those before it.
+//! Connections that carry bytes in their order: each piece that is written is a message, and
+//! arrives after those before it.
 //!
-//! Nothing in the midst of a connection is lost: what is lost is sent again later, what is cut off waits for the end of the cut, and else
-//! the connection breaks, or it is dead without anybody's noticing. So it is with TCP.
+//! As with TCP, nothing in the midst of a connection is lost. A lost piece is sent again later, and
+//! a piece that is cut off waits for the end of the cut. Otherwise the connection breaks, or is
+//! dead and nobody notices.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -16,16 +18,16 @@ use crate::machine::now_nanos;
 use crate::network::{End, Inner, Network, Pair};
 use crate::plan::{MS, Request, Way};
 
-/// After how long a piece that was lost is sent again.
+/// The time after which a lost piece is sent again, in nanoseconds.
 const AGAIN: u64 = 200 * MS;
 
 /// A server at its end of connections. It is called outside of all processes.
 pub(crate) trait Serve: Send + Sync {
     fn opened(&self, connection: u64);
-    /// Bytes have arrived. It answers by [`Network::say`].
+    /// Handles bytes that have arrived. It answers by [`Network::say`].
     fn received(&self, connection: u64, bytes: &[u8]);
     fn closed(&self, connection: u64);
-    /// What a piece from a client is about.
+    /// The subject of a piece from a client.
     fn kind(&self, bytes: &[u8]) -> Request;
 }
 
@@ -40,22 +42,23 @@ struct Stream {
     pair: Pair,
     server: Arc<dyn Serve>,
     socket: Arc<Mutex<Received>>,
-    /// Nothing passes any more, and nobody notices.
+    /// Nothing passes any more, but nobody notices.
     dead: bool,
-    /// Until when all that was sent arrives, there and back; and what waits for the end of a cut.
+    /// The times at which the last piece there and the last piece back arrive, and the pieces that
+    /// wait for the end of a cut.
     there: u64,
     back: u64,
     held: Vec<(Way, Piece)>,
 }
 
-/// What is sent at once; `None`: the end.
+/// Bytes that are sent at once; `None` is the end of the connection.
 type Piece = Option<Vec<u8>>;
 
-/// What has arrived at a process.
+/// The bytes that have arrived at a process.
 #[derive(Default)]
 struct Received {
     bytes: VecDeque<u8>,
-    /// It has ended, or is broken.
+    /// Set once the connection has ended, or is broken by this error.
     end: Option<Option<io::ErrorKind>>,
     waker: Option<Waker>,
 }
@@ -73,13 +76,17 @@ fn receive(received: &Mutex<Received>, what: impl FnOnce(&mut Received)) {
         what(&mut received);
         received.waker.take()
     };
-    // Its task may be dropped by this, and write.
+    // The wake may drop the task, which then writes, so the lock is released before.
     waker.into_iter().for_each(Waker::wake);
 }
 
 impl Network {
     /// Connects a process with a server.
-    pub(crate) fn connect(&self, pair: Pair, server: &Arc<impl Serve + 'static>) -> io::Result<Socket> {
+    pub(crate) fn connect(
+        &self,
+        pair: Pair,
+        server: &Arc<impl Serve + 'static>,
+    ) -> io::Result<Socket> {
         let received: Arc<Mutex<Received>> = Arc::default();
         let connection = {
             let inner = &mut *self.inner();
@@ -88,22 +95,35 @@ impl Network {
                 _ => return Err(io::ErrorKind::ConnectionRefused.into()),
             }
             inner.streams.made += 1;
-            let (connection, socket) = (inner.streams.made, received.clone());
+            let connection = inner.streams.made;
+            let socket = received.clone();
             let server: Arc<dyn Serve> = server.clone();
-            let stream = Stream { pair, server, socket, dead: false, there: 0, back: 0, held: Vec::new() };
+            let stream = Stream {
+                pair,
+                server,
+                socket,
+                dead: false,
+                there: 0,
+                back: 0,
+                held: Vec::new(),
+            };
             inner.streams.all.insert(connection, stream);
             connection
         };
         server.opened(connection);
-        Ok(Socket { network: self.clone(), connection, received })
+        Ok(Socket {
+            network: self.clone(),
+            connection,
+            received,
+        })
     }
 
-    /// A server says something to a client; it is the answer to a request of this kind, or a push.
+    /// Sends bytes from a server to a client: the answer to a request of this kind, or a push.
     pub(crate) fn say(&self, connection: u64, kind: Request, bytes: Vec<u8>) {
         drop(self.write(connection, Way::Back, kind, Some(bytes)));
     }
 
-    /// A server closes a connection, after what it has said on it.
+    /// Closes a connection as its server, after everything that was sent on it.
     pub(crate) fn hang_up(&self, connection: u64) {
         drop(self.write(connection, Way::Back, Request::Look, None));
     }
@@ -116,9 +136,17 @@ impl Network {
                 return Err(io::ErrorKind::BrokenPipe.into());
             };
             inner.passed.insert((pair.0, kind, way));
-            let aimed = inner.links.get_mut(&pair).and_then(|link| link.aimed(kind, way));
-            let dies = inner.links.get_mut(&pair).is_some_and(|link| link.random.bool());
-            let Some(stream) = inner.streams.all.get_mut(&connection) else { return Ok(()) };
+            let aimed = inner
+                .links
+                .get_mut(&pair)
+                .and_then(|link| link.aimed(kind, way));
+            let dies = inner
+                .links
+                .get_mut(&pair)
+                .is_some_and(|link| link.random.bool());
+            let Some(stream) = inner.streams.all.get_mut(&connection) else {
+                return Ok(());
+            };
             match aimed {
                 _ if stream.dead => false,
                 Some(None) if dies => {
@@ -138,11 +166,15 @@ impl Network {
         Ok(())
     }
 
-    /// Breaks the streams of these.
+    /// Breaks the streams of these pairs.
     pub(crate) fn reset_streams(&self, which: impl Fn(Pair) -> bool) {
         let all: Vec<u64> = {
             let streams = &self.inner().streams.all;
-            streams.iter().filter(|(_, stream)| which(stream.pair)).map(|(nth, _)| *nth).collect()
+            streams
+                .iter()
+                .filter(|(_, stream)| which(stream.pair))
+                .map(|(nth, _)| *nth)
+                .collect()
         };
         self.reset_streams_of(&all);
     }
@@ -152,30 +184,47 @@ impl Network {
             let stream = self.inner().streams.all.remove(connection);
             if let Some(stream) = stream.filter(|stream| !stream.dead) {
                 stream.server.closed(*connection);
-                // It is heard of by whoever runs next.
-                receive(&stream.socket, |it| it.end = Some(Some(io::ErrorKind::ConnectionReset)));
+                // The process notices it when it runs next.
+                receive(&stream.socket, |it| {
+                    it.end = Some(Some(io::ErrorKind::ConnectionReset));
+                });
             }
         }
     }
 
-    /// What was held back at a cut of this process is sent now.
+    /// Sends the pieces that were held back during a cut of this process.
     pub(crate) fn resume_streams(&self, process: usize) {
         let inner = &mut *self.inner();
-        let theirs = inner.streams.all.iter_mut().filter(|(_, stream)| stream.pair.0 == process);
-        let held: Vec<_> = theirs.map(|(nth, stream)| (*nth, std::mem::take(&mut stream.held))).collect();
+        let theirs = inner
+            .streams
+            .all
+            .iter_mut()
+            .filter(|(_, stream)| stream.pair.0 == process);
+        let held: Vec<_> = theirs
+            .map(|(nth, stream)| (*nth, std::mem::take(&mut stream.held)))
+            .collect();
         for (connection, pieces) in held {
-            pieces.into_iter().for_each(|(way, piece)| inner.carry(connection, way, piece, 0));
+            pieces
+                .into_iter()
+                .for_each(|(way, piece)| inner.carry(connection, way, piece, 0));
         }
     }
 }
 
 impl Inner {
-    /// A piece is on its way, after those before it.
+    /// Puts a piece on its way, after those before it.
     fn carry(&mut self, connection: u64, way: Way, piece: Piece, late: u64) {
-        let Some(stream) = self.streams.all.get_mut(&connection) else { return };
-        let (pair, loss) = (stream.pair, self.loss);
-        let Some(link) = self.links.get_mut(&pair) else { return };
-        if link.cut.is_some_and(|(cut, _)| cut.includes(way)) || stream.held.iter().any(|(held, _)| *held == way) {
+        let Some(stream) = self.streams.all.get_mut(&connection) else {
+            return;
+        };
+        let pair = stream.pair;
+        let loss = self.loss;
+        let Some(link) = self.links.get_mut(&pair) else {
+            return;
+        };
+        if link.cut.is_some_and(|(cut, _)| cut.includes(way))
+            || stream.held.iter().any(|(held, _)| *held == way)
+        {
             return stream.held.push((way, piece));
         }
         let mut again = 0;
@@ -183,8 +232,14 @@ impl Inner {
             again = (again * 2).max(AGAIN);
         }
         let due = now_nanos() + self.latency(pair) + late + again;
-        let Some(stream) = self.streams.all.get_mut(&connection) else { return };
-        let last = if way == Way::There { &mut stream.there } else { &mut stream.back };
+        let Some(stream) = self.streams.all.get_mut(&connection) else {
+            return;
+        };
+        let last = if way == Way::There {
+            &mut stream.there
+        } else {
+            &mut stream.back
+        };
         *last = due.max(*last + 1);
         let due = *last;
         if way == Way::There {
@@ -208,7 +263,11 @@ impl Inner {
 }
 
 impl AsyncRead for Socket {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let received = &mut *locked(&self.received);
         if !received.bytes.is_empty() {
             let many = to.remaining().min(received.bytes.len());
@@ -228,10 +287,27 @@ impl AsyncRead for Socket {
 }
 
 impl AsyncWrite for Socket {
-    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let server = self.network.inner().streams.all.get(&self.connection).map(|stream| stream.server.clone());
-        let Some(server) = server else { return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())) };
-        let sent = self.network.write(self.connection, Way::There, server.kind(bytes), Some(bytes.to_vec()));
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let server = self
+            .network
+            .inner()
+            .streams
+            .all
+            .get(&self.connection)
+            .map(|stream| stream.server.clone());
+        let Some(server) = server else {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        };
+        let sent = self.network.write(
+            self.connection,
+            Way::There,
+            server.kind(bytes),
+            Some(bytes.to_vec()),
+        );
         Poll::Ready(sent.map(|()| bytes.len()))
     }
 
@@ -246,10 +322,16 @@ impl AsyncWrite for Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        drop(self.network.write(self.connection, Way::There, Request::Look, None));
-        // What is on its way to the server arrives all the same.
+        drop(
+            self.network
+                .write(self.connection, Way::There, Request::Look, None),
+        );
+        // Pieces that are on their way to the server still arrive.
         let streams = &mut self.network.inner().streams.all;
-        if streams.get(&self.connection).is_some_and(|stream| stream.held.is_empty()) {
+        if streams
+            .get(&self.connection)
+            .is_some_and(|stream| stream.held.is_empty())
+        {
             streams.remove(&self.connection);
         }
     }

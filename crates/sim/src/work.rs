@@ -1,13 +1,14 @@
-//! What the tasks of a process do: acquire in every way, hold, use, and end in every way.
+//! The work of a process's tasks: they acquire in every way, hold, use, and end in every way.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_chaos::{Mode, Policy, What};
-use leasehold_core::seam::Backend;
+use leasehold_core::backend::Backend;
 use leasehold_core::{
-    Error, ErrorKind, Fenced, FencingToken, Guard, Leadership, Lock, Loss, Lost, Owner, Result, Store,
+    Error, ErrorKind, Fenced, FencingToken, Guard, Leadership, Lock, Loss, Lost, Owner, Result,
+    Store,
 };
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
@@ -18,10 +19,10 @@ use crate::meanwhile::meanwhile;
 use crate::network::{End, Network};
 use crate::plan::{Ask, Do, LEADER, Request, Step, Way};
 
-/// How long a writer waits for the resource.
+/// The time for which a writer waits for the resource.
 const WRITE: Duration = Duration::from_millis(100);
 
-/// What the tasks of one runtime share.
+/// The parts that the tasks of one runtime share.
 pub(crate) struct Worker {
     pub(crate) process: usize,
     pub(crate) store: Store,
@@ -48,7 +49,7 @@ pub(crate) async fn work(worker: Arc<Worker>, steps: Vec<Step>) {
     }
 }
 
-/// Watches the election, and notes who leads.
+/// Watches the election, and records who leads.
 pub(crate) async fn observe(worker: Arc<Worker>, op: u64) {
     let election = worker.store.election(LEADER);
     loop {
@@ -58,7 +59,11 @@ pub(crate) async fn observe(worker: Arc<Worker>, op: u64) {
         };
         loop {
             if let Some(leader) = observer.current() {
-                worker.record.now(What::Observed { op, lock: LEADER.into(), tok: leader.token.get() });
+                worker.record.now(What::Observed {
+                    op,
+                    lock: LEADER.into(),
+                    tok: leader.token.get(),
+                });
             }
             if observer.changed().await.is_err() {
                 break;
@@ -67,26 +72,32 @@ pub(crate) async fn observe(worker: Arc<Worker>, op: u64) {
     }
 }
 
-/// Raises the tokens, where they can be, and ends what holds this lock.
+/// Raises the tokens, where the store can, and ends all holds of this lock.
 pub(crate) async fn evict(backend: Arc<dyn Backend>, lock: &'static str) {
     let name = lock.into();
-    if let Ok(mark) = backend.mark().await {
-        // More than a store goes ahead by.
-        let _ = backend.raise(FencingToken::new(mark.get() + 200_000_000_000)).await;
+    if let Some(floor) = backend.token_floor()
+        && let Ok(mark) = floor.mark().await
+    {
+        // This is more than a store's tokens ever run ahead.
+        let _ = floor
+            .raise(FencingToken::new(mark.get() + 200_000_000_000))
+            .await;
     }
-    let Ok(queue) = backend.inspect(&name).await else { return };
+    let Ok(queue) = backend.inspect(&name).await else {
+        return;
+    };
     for holder in queue.holders.iter().filter_map(|holder| holder.token) {
         let _ = backend.evict(&name, holder).await;
     }
 }
 
-/// What is held.
+/// A hold: a guard or a leadership.
 enum Held {
     Guard(Guard),
     Leadership(Leadership),
 }
 
-/// Calls the method of both.
+/// Calls the method of either kind.
 macro_rules! both {
     ($held:expr, $it:ident => $call:expr) => {
         match $held {
@@ -113,7 +124,8 @@ impl Held {
         both!(self, it => it.confirm().await)
     }
 
-    /// By what claim it holds: turns of one, and re-entries, have one place in the store.
+    /// The claim by which it holds: turns of one claim, and re-entries, have one place in the
+    /// store.
     fn claim(&self, process: usize) -> Option<u64> {
         both!(self, it => it.place()).map(|place| claim(process, place.as_str()))
     }
@@ -126,7 +138,7 @@ pub(crate) fn claim(process: usize, place: &str) -> u64 {
     number.finish()
 }
 
-/// An acquisition whose end is not noted yet. It ends with its task, if not before.
+/// An acquisition whose end is not recorded yet. It ends with its task, if not before.
 pub(crate) struct Open<'a> {
     pub(crate) op: u64,
     pub(crate) record: &'a Record,
@@ -138,37 +150,56 @@ impl Drop for Open<'_> {
     fn drop(&mut self) {
         let op = self.op;
         if !self.noted {
-            self.record.now(if self.holds { What::Release { op, dropped: true } } else { What::Info { op } });
+            self.record.now(if self.holds {
+                What::Release { op, dropped: true }
+            } else {
+                What::Info { op }
+            });
         }
     }
 }
 
 impl Worker {
     async fn look(&self, lock: &str) {
-        let Ok(queue) = self.store.lock(lock).inspect().await else { return };
+        let Ok(queue) = self.store.lock(lock).inspect().await else {
+            return;
+        };
         let t = now_nanos();
-        let ops = queue.waiters.iter().filter_map(|it| it.label.as_deref()?.strip_prefix("op-")?.parse().ok());
+        let ops = queue
+            .waiters
+            .iter()
+            .filter_map(|it| it.label.as_deref()?.strip_prefix("op-")?.parse().ok());
         ops.for_each(|op| self.record.at(t, What::Queued { op }));
     }
 
     async fn once(&self, op: u64, ask: &Ask) {
-        // Dropped after `open`, which notes its end.
+        // Dropped after `open`, which records its end.
         let held;
-        let mut open = Open { op, record: &self.record, holds: false, noted: false };
+        let mut open = Open {
+            op,
+            record: &self.record,
+            holds: false,
+            noted: false,
+        };
         match self.acquire(&mut open, ask).await {
             Some(granted) => held = granted,
             None => return,
         }
-        let (lost, record) = (held.lost(), self.record.clone());
+        let lost = held.lost();
+        let record = self.record.clone();
         tokio::spawn(async move {
             let loss = lost.await;
             if loss != Loss::Released {
-                record.now(What::Lost { op, why: format!("{loss:?}"), aside: false });
+                record.now(What::Lost {
+                    op,
+                    why: format!("{loss:?}"),
+                    aside: false,
+                });
             }
         });
         self.hold(op, ask, &held).await;
         if held.left() == 0 && ask.writes {
-            // A write that was on its way when the lock was lost.
+            // This is a write that was on its way when the lock was lost.
             sleep(ask.holds).await;
             self.write(op, ask.lock, held.token()).await;
         }
@@ -190,16 +221,37 @@ impl Worker {
         if let Some(error) = error.filter(|error| !error.is_retryable() && error.loss().is_none()) {
             self.unexpected(op, error);
         }
-        self.record.now(if released { What::Released { op } } else { What::Unreleased { op } });
+        self.record.now(if released {
+            What::Released { op }
+        } else {
+            What::Unreleased { op }
+        });
     }
 
     async fn acquire(&self, open: &mut Open<'_>, ask: &Ask) -> Option<Held> {
-        let (op, begin) = (open.op, now_nanos());
+        let op = open.op;
+        let begin = now_nanos();
         let deadline = ask.limit.map(|limit| begin + limit.as_nanos() as u64);
         let owner = ask.owned.then_some(self.process as u64);
-        let (lock, mode, policy) = (ask.lock.to_owned(), ask.mode, ask.policy);
-        self.record.at(begin, What::Invoke { op, lock, mode, policy, deadline, owner });
-        let answer = timeout(ask.leaves.unwrap_or(Duration::from_secs(3600)), self.send(op, ask)).await;
+        let lock = ask.lock.to_owned();
+        let mode = ask.mode;
+        let policy = ask.policy;
+        self.record.at(
+            begin,
+            What::Invoke {
+                op,
+                lock,
+                mode,
+                policy,
+                deadline,
+                owner,
+            },
+        );
+        let answer = timeout(
+            ask.leaves.unwrap_or(Duration::from_secs(3600)),
+            self.send(op, ask),
+        )
+        .await;
         let t = now_nanos();
         let held = match answer {
             // The caller leaves.
@@ -219,12 +271,20 @@ impl Worker {
         if let Some(claim) = held.claim(self.process) {
             self.record.at(t, What::Under { op, claim });
         }
-        self.record.at(t, What::Ok { op, tok: held.token(), valid: t + left });
+        self.record.at(
+            t,
+            What::Ok {
+                op,
+                tok: held.token(),
+                valid: t + left,
+            },
+        );
         open.holds = true;
         Some(held)
     }
 
-    /// The call of the library. Its label is the number of the acquisition, so that it is known in the queue.
+    /// Calls the library. The label is the number of the acquisition, so that it is known in the
+    /// queue.
     async fn send(&self, op: u64, ask: &Ask) -> Result<Held> {
         let label = format!("op-{op}");
         if ask.mode == Mode::Leader {
@@ -242,9 +302,21 @@ impl Worker {
             _ => self.store.lock(ask.lock),
         };
         let lock = lock.label(label);
-        let lock = if let Some(most) = ask.most { lock.max_hold(most) } else { lock };
-        let lock = if ask.owned { lock.owner(&self.owner) } else { lock };
-        let lock = if ask.policy == Policy::Fast { lock.fast() } else { lock };
+        let lock = if let Some(most) = ask.most {
+            lock.max_hold(most)
+        } else {
+            lock
+        };
+        let lock = if ask.owned {
+            lock.owner(&self.owner)
+        } else {
+            lock
+        };
+        let lock = if ask.policy == Policy::Fast {
+            lock.fast()
+        } else {
+            lock
+        };
         let guard = match (ask.policy, ask.limit) {
             (Policy::Try, _) => lock.try_acquire(),
             (_, Some(limit)) => lock.acquire_timeout(limit),
@@ -253,13 +325,15 @@ impl Worker {
         guard.await.map(Held::Guard)
     }
 
-    /// Uses what it holds for a while, as long as it is told that it holds.
+    /// Uses the hold for a while, as long as the library says that it holds.
     async fn hold(&self, op: u64, ask: &Ask, held: &Held) {
         let end = now_nanos() + ask.holds.as_nanos() as u64;
-        let (mut writes, mut confirms) = (ask.writes, ask.confirms);
+        let mut writes = ask.writes;
+        let mut confirms = ask.confirms;
         let says = || self.says_valid(op, held);
         while held.left() > 0 {
-            // A writer that is refused goes on without: it may be the holder all the same, by what the library says.
+            // A writer that is refused goes on without writes: by the library, it may be the holder
+            // all the same.
             if writes {
                 writes = meanwhile(says, self.write(op, ask.lock, held.token())).await;
             } else {
@@ -267,7 +341,10 @@ impl Worker {
             }
             if std::mem::take(&mut confirms) {
                 let confirmed = meanwhile(says, held.confirm()).await;
-                confirmed.err().iter().for_each(|error| self.expect(op, error));
+                confirmed
+                    .err()
+                    .iter()
+                    .for_each(|error| self.expect(op, error));
             }
             if let Held::Guard(guard) = held
                 && ask.downgrades
@@ -302,30 +379,53 @@ impl Worker {
         }
     }
 
-    /// An error that no fault explains.
+    /// Records an error that no fault explains.
     pub(crate) fn unexpected(&self, op: u64, error: &Error) {
-        self.record.history.unexpected(format!("op {op}: {error:?}"));
+        self.record
+            .history
+            .unexpected(format!("op {op}: {error:?}"));
     }
 
-    /// Notes until when it is valid, if it is. Returns for how long.
+    /// Records until when the hold is valid, if it is. Returns the nanoseconds that are left.
     fn says_valid(&self, op: u64, held: &Held) -> u64 {
-        let (t, left) = (now_nanos(), held.left());
+        let t = now_nanos();
+        let left = held.left();
         if left > 0 {
-            self.record.at(t, What::Use { op, valid: t + left });
+            self.record.at(
+                t,
+                What::Use {
+                    op,
+                    valid: t + left,
+                },
+            );
         }
         left
     }
 
-    /// Writes with this token. Returns whether it was accepted, or is not known.
+    /// Writes with this token. Returns whether the write was accepted, or may have been.
     pub(crate) async fn write(&self, op: u64, lock: &'static str, token: u64) -> bool {
         let (answer, answered) = oneshot::channel();
-        let (network, resource, process) = (self.network.clone(), self.resource.clone(), self.process);
+        let network = self.network.clone();
+        let resource = self.resource.clone();
+        let process = self.process;
         let there = move || {
             let accepted = resource.write(op, lock, token);
             let back = Box::new(move || _ = answer.send(accepted));
-            drop(network.send((process, 0), Way::Back, End::Process(process), Request::Write, back));
+            drop(network.send(
+                (process, 0),
+                Way::Back,
+                End::Process(process),
+                Request::Write,
+                back,
+            ));
         };
-        let sent = self.network.send((self.process, 0), Way::There, End::Resource, Request::Write, Box::new(there));
+        let sent = self.network.send(
+            (self.process, 0),
+            Way::There,
+            End::Resource,
+            Request::Write,
+            Box::new(there),
+        );
         sent.is_err() || !matches!(timeout(WRITE, answered).await, Ok(Ok(false)))
     }
 }

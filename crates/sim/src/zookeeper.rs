@@ -1,7 +1,9 @@
-//! ZooKeeper: the real store, on a client of ours (`crates/sim/zookeeper-client`), and servers in memory.
+//! ZooKeeper: the real store, on a client of ours (`crates/sim/zookeeper-client`), and servers in
+//! memory.
 //!
-//! - `server` has connections, and answers by `write` and `read`; `tree` is the nodes, `sessions` what the leader knows of clients.
-//! - `ensemble` is one log for several members; `world` is how worlds have them.
+//! - `server` has connections, and answers by `write` and `read`; `tree` is the nodes, `sessions`
+//!   the leader's knowledge of clients.
+//! - `ensemble` is one log for several members; `world` provides them to worlds.
 
 mod ensemble;
 mod read;

@@ -1,6 +1,6 @@
-//! What knows no lock: the file and whether it can be trusted where it is (`connect`, `file`, `generation`, `presence`,
-//! `upgrade`), the FIFOs by which processes notify each other and see each other die, the thread that owns the connection, and
-//! what it runs there.
+//! The parts without a notion of locks: the file and the checks whether it can be trusted where it
+//! is (`connect`, `file`, `generation`, `presence`), the FIFOs by which processes notify each other
+//! and see each other's end, the thread that owns the connection, and the client that it runs.
 
 pub(crate) mod connect;
 pub(crate) mod fifo;
@@ -11,6 +11,5 @@ pub(crate) mod presence;
 pub(crate) mod thread;
 pub(crate) mod time;
 pub(crate) mod tokens;
-pub(crate) mod upgrade;
 pub(crate) mod words;
 pub(crate) mod worker;

@@ -1,15 +1,17 @@
-//! Where the file is. A URL is read strictly: what is not understood is refused.
+//! The path of the file. A URL is read strictly: a part that is not understood is refused.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use leasehold_core::support::Address;
 use leasehold_core::{Error, ErrorKind, Result};
 
-/// Where the file is.
+/// The path of the file, and the way in which it is opened.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub(crate) path: PathBuf,
     pub(crate) at_once: bool,
+    pub(crate) looks: bool,
 }
 
 impl Config {
@@ -19,12 +21,21 @@ impl Config {
     ///
     /// [`Invalid`](ErrorKind::Invalid) names the part that is wrong.
     pub fn from_url(url: &str) -> Result<Config> {
-        let invalid = |what| Err(Error::new(ErrorKind::Invalid, format!("the store's URL: {what}")));
-        let Some(path) = url.strip_prefix("sqlite://") else { return invalid("it does not begin with sqlite://") };
+        let invalid = |what| {
+            Err(Error::new(
+                ErrorKind::Invalid,
+                format!("the store's URL: {what}"),
+            ))
+        };
+        let Some(path) = url.strip_prefix("sqlite://") else {
+            return invalid("it does not begin with sqlite://");
+        };
         if !path.starts_with('/') {
-            return invalid("the path is absolute, after three slashes, as in sqlite:///var/lib/app/locks.db");
+            return invalid(
+                "the path is absolute, after three slashes, as in sqlite:///var/lib/app/locks.db",
+            );
         }
-        // A file has no host: the one grammar of URLs wants one.
+        // A file has no host, but the common parser of URLs demands one.
         let address = Address::parse(&format!("sqlite://localhost{path}"), "sqlite", 1)?;
         address.done()?;
         if address.path.is_empty() || address.path.ends_with('/') || path.ends_with('/') {
@@ -36,17 +47,40 @@ impl Config {
         Ok(Config::new(format!("/{}", address.path)))
     }
 
-    /// The path of the file; from the current directory, if it is not absolute.
+    /// A configuration with this path of the file. A relative path begins at the current directory.
     pub fn new(path: impl AsRef<Path>) -> Config {
-        Config { path: path.as_ref().to_owned(), at_once: false }
+        Config {
+            path: path.as_ref().to_owned(),
+            at_once: false,
+            looks: false,
+        }
     }
 
-    /// Opens the file on the thread that asks, unless another process had to be waited for, and starts no thread for the client
-    /// before there is something to wait for: a queue, a renewal, a hold of more than 20 ms. For a short program that has nothing
-    /// else to do, such as a command: a thread would cost it more than the lock does. A disk that stalls holds up the runtime.
+    /// Opens the file on the caller's thread, unless another process has to be waited for, and
+    /// starts no thread of the client before it is needed: by a queue, a renewal, or a hold of more
+    /// than 20 ms. This is for a short program that has nothing else to do, such as a command: a
+    /// thread would cost it more than the lock does. A disk that stalls holds up the runtime.
     pub fn at_once(mut self) -> Config {
         self.at_once = true;
         self
+    }
+
+    /// Makes the client begin no file anew, for a program that only looks at the queues. A file of
+    /// another boot, one that does not belong to its log and index any more, and one that is
+    /// missing all seem empty to it. Its first claim, or eviction, begins the file anew all the
+    /// same.
+    pub fn to_look(mut self) -> Config {
+        self.looks = true;
+        self
+    }
+}
+
+impl FromStr for Config {
+    type Err = Error;
+
+    /// Reads a URL, as [`from_url`](Config::from_url) does.
+    fn from_str(url: &str) -> Result<Config> {
+        Config::from_url(url)
     }
 }
 
@@ -58,9 +92,15 @@ mod tests {
 
     #[test]
     fn reads_a_path() {
-        let path = |url| Config::from_url(url).unwrap().path;
-        assert_eq!(path("sqlite:///var/lib/locks.db"), PathBuf::from("/var/lib/locks.db"));
-        assert_eq!(path("sqlite:///a%20b/%C3%BC%3F%23@,c:x.db"), PathBuf::from("/a b/\u{fc}?#@,c:x.db"));
+        let path = |url: &str| url.parse::<Config>().unwrap().path;
+        assert_eq!(
+            path("sqlite:///var/lib/locks.db"),
+            PathBuf::from("/var/lib/locks.db")
+        );
+        assert_eq!(
+            path("sqlite:///a%20b/%C3%BC%3F%23@,c:x.db"),
+            PathBuf::from("/a b/\u{fc}?#@,c:x.db")
+        );
     }
 
     #[test]
@@ -91,13 +131,23 @@ mod tests {
 
     #[test]
     fn whatever_a_url_says_it_is_a_file_or_refused() {
-        fuzz_text(include_str!("../corpus/urls"), |url| match Config::from_url(url) {
-            Ok(config) => {
-                let path = config.path.to_str().unwrap();
-                let written = leasehold_core::support::escape(path, |c| "?#%".contains(c) || c.is_control());
-                assert_eq!(Config::from_url(&format!("sqlite://{written}")).unwrap().path, config.path);
-            }
-            Err(e) => assert_eq!(e.kind(), ErrorKind::Invalid, "{e}"),
-        });
+        fuzz_text(
+            include_str!("../corpus/urls"),
+            |url| match Config::from_url(url) {
+                Ok(config) => {
+                    let path = config.path.to_str().unwrap();
+                    let written = leasehold_core::support::escape(path, |c| {
+                        "?#%".contains(c) || c.is_control()
+                    });
+                    assert_eq!(
+                        Config::from_url(&format!("sqlite://{written}"))
+                            .unwrap()
+                            .path,
+                        config.path
+                    );
+                }
+                Err(e) => assert_eq!(e.kind(), ErrorKind::Invalid, "{e}"),
+            },
+        );
     }
 }

@@ -1,16 +1,18 @@
-//! The rows of the queues: how a mode, a place and a grant are written and read. `schema.sql` has the tables.
+//! The rows of the queues: modes, places and grants as they are written and read. `schema.sql` has
+//! the tables.
 
 use std::io::Write;
 use std::time::{Duration, SystemTime};
 
 use leasehold_core::FencingToken;
-use leasehold_core::seam::{ClaimId, Grant, Mode, Moment, Place, Validity};
+use leasehold_core::backend::{ClaimId, Grant, Mode, Moment, Place, Validity};
 use rusqlite::types::{ToSql, ToSqlOutput, Type, ValueRef};
 use rusqlite::{Result, Row};
 
 use crate::client::fifo::Address;
 
-/// What [`Entry::read`] reads, from `place p JOIN session s ON s.id = p.session`.
+/// A query of the columns that [`Entry::read`] reads, from
+/// `place p JOIN session s ON s.id = p.session`.
 macro_rules! entries {
     ($tail:literal) => {
         concat!(
@@ -34,7 +36,7 @@ pub(crate) struct Entry {
     pub(crate) ttl: i64,
     pub(crate) until: i64,
     pub(crate) client: Address,
-    /// What the token of a waiter is to be at least.
+    /// The least token that a waiter may be granted.
     pub(crate) floor: i64,
 }
 
@@ -43,7 +45,8 @@ impl Entry {
         let (mode, claim): (String, String) = (row.get(1)?, row.get(8)?);
         Ok(Entry {
             seq: row.get(0)?,
-            mode: Mode::from_parts(&mode, row.get(2)?, row.get(3)?).ok_or_else(|| junk(1, "mode"))?,
+            mode: Mode::from_parts(&mode, row.get(2)?, row.get(3)?)
+                .ok_or_else(|| junk(1, "mode"))?,
             turns: row.get(4)?,
             token: row.get(5)?,
             label: row.get(6)?,
@@ -51,7 +54,11 @@ impl Entry {
             claim: ClaimId::parse(&claim).ok_or_else(|| junk(8, "claim"))?,
             ttl: row.get(9)?,
             until: row.get(10)?,
-            client: Address { fifo: row.get(11)?, dev: row.get(12)?, ino: row.get(13)? },
+            client: Address {
+                fifo: row.get(11)?,
+                dev: row.get(12)?,
+                ino: row.get(13)?,
+            },
             floor: row.get(14)?,
         })
     }
@@ -69,19 +76,25 @@ impl Entry {
         Some(Grant::new(self.place(), token, self.validity()).turns(self.turns))
     }
 
-    /// As `inspect` shows it.
+    /// The entry as `inspect` shows it.
     pub(crate) fn shown(&self) -> leasehold_core::Participant {
         let since = SystemTime::UNIX_EPOCH + Duration::from_millis(self.since as u64);
-        let mut shown = leasehold_core::Participant::new(&*self.label).since(since).mode(self.mode);
+        let mut shown = leasehold_core::Participant::new(&*self.label)
+            .since(since)
+            .mode(self.mode);
         shown.token = self.token.map(token);
         shown
     }
 }
 
-/// The lease of a session that ends then, from the update that began it.
+/// The validity of a session with this end, which counts from the update that set that end.
 pub(crate) fn validity(ttl: i64, until: i64) -> Validity {
-    let (ttl, until) = (ttl.max(0) as u64, until.max(0) as u64);
-    Validity::since(Moment::from_nanos(until.saturating_sub(ttl)), Duration::from_nanos(ttl))
+    let ttl = ttl.max(0) as u64;
+    let until = until.max(0) as u64;
+    Validity::since(
+        Moment::from_nanos(until.saturating_sub(ttl)),
+        Duration::from_nanos(ttl),
+    )
 }
 
 pub(crate) fn place(seq: i64) -> Place {
@@ -93,16 +106,20 @@ pub(crate) fn token(number: i64) -> FencingToken {
 }
 
 fn junk(column: usize, what: &str) -> rusqlite::Error {
-    rusqlite::Error::FromSqlConversionFailure(column, Type::Text, format!("no {what} of ours").into())
+    rusqlite::Error::FromSqlConversionFailure(
+        column,
+        Type::Text,
+        format!("no {what} of ours").into(),
+    )
 }
 
-/// A claim's id as the rows have it.
+/// A claim's id in the form of the rows.
 pub(crate) struct Id([u8; 32]);
 
 impl From<ClaimId> for Id {
     fn from(claim: ClaimId) -> Id {
         let mut id = Id([0; 32]);
-        // 32 digits: they fit.
+        // An id has 32 digits, so it fits.
         let _ = write!(&mut id.0[..], "{claim}");
         id
     }
@@ -122,17 +139,24 @@ mod tests {
 
     use super::*;
 
-    /// A row of this text: columns by tabs, each a number, `null`, bytes that are no text, or a text.
+    /// The columns of a row: they are separated by tabs, and each is a number, `null`, bytes that
+    /// are no text, or a text.
     fn columns(row: &[u8]) -> Vec<Value> {
         let column = |bytes: &[u8]| match str::from_utf8(bytes) {
             Ok("null") => Value::Null,
             Ok(text) => match text.parse() {
                 Ok(number) => Value::Integer(number),
-                Err(_) => text.parse().map_or_else(|_| Value::Text(text.to_owned()), Value::Real),
+                Err(_) => text
+                    .parse()
+                    .map_or_else(|_| Value::Text(text.to_owned()), Value::Real),
             },
             Err(_) => Value::Blob(bytes.to_vec()),
         };
-        let mut columns: Vec<Value> = row.split(|byte| *byte == b'\t').take(15).map(column).collect();
+        let mut columns: Vec<Value> = row
+            .split(|byte| *byte == b'\t')
+            .take(15)
+            .map(column)
+            .collect();
         columns.resize(15, Value::Null);
         columns
     }
@@ -140,18 +164,38 @@ mod tests {
     #[test]
     fn whatever_a_row_says_it_is_read_or_refused() {
         let file = Connection::open_in_memory().unwrap();
-        let mut select =
-            file.prepare("SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15").unwrap();
-        let good = include_str!("../corpus/rows").lines().next().unwrap().replace("\\t", "\t");
-        let read = select.query_row(params_from_iter(columns(good.as_bytes())), Entry::read).unwrap();
-        assert_eq!((read.seq, read.token, &*read.label, read.since), (7, Some(9), "web-1", 1_795_000_000_000));
+        let mut select = file
+            .prepare("SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15")
+            .unwrap();
+        let good = include_str!("../corpus/rows")
+            .lines()
+            .next()
+            .unwrap()
+            .replace("\\t", "\t");
+        let read = select
+            .query_row(params_from_iter(columns(good.as_bytes())), Entry::read)
+            .unwrap();
+        assert_eq!(
+            (read.seq, read.token, &*read.label, read.since),
+            (7, Some(9), "web-1", 1_795_000_000_000)
+        );
         let select = std::cell::RefCell::new(select);
         fuzz(include_str!("../corpus/rows"), |row| {
-            let Ok(entry) = select.borrow_mut().query_row(params_from_iter(columns(row)), Entry::read) else { return };
+            let Ok(entry) = select
+                .borrow_mut()
+                .query_row(params_from_iter(columns(row)), Entry::read)
+            else {
+                return;
+            };
             let (kind, n, of) = entry.mode.parts();
             assert_eq!(Mode::from_parts(kind, n, of), Some(entry.mode));
             assert_eq!(entry.place().as_str(), entry.seq.to_string());
-            let shown = format!("{:?} {:?} {:?}", entry.shown(), entry.grant(), entry.validity().until(Moment::now()));
+            let shown = format!(
+                "{:?} {:?} {:?}",
+                entry.shown(),
+                entry.grant(),
+                entry.validity().until(Moment::now())
+            );
             assert!(!shown.contains(&entry.claim.to_string()), "{shown}");
         });
     }
@@ -169,17 +213,31 @@ mod tests {
             claim: ClaimId::fresh(),
             ttl: second,
             until: 3 * second,
-            client: Address { fifo: 1, dev: 1, ino: 1 },
+            client: Address {
+                fifo: 1,
+                dev: 1,
+                ino: 1,
+            },
             floor: 0,
         };
         let since = SystemTime::UNIX_EPOCH + Duration::from_millis(5);
-        let shown = leasehold_core::Participant::new("web-1").since(since).mode(Mode::Shared);
+        let shown = leasehold_core::Participant::new("web-1")
+            .since(since)
+            .mode(Mode::Shared);
         assert_eq!(entry.shown(), shown.clone().token(FencingToken::new(8)));
         let grant = entry.grant().unwrap();
-        assert_eq!((grant.place, grant.token.get(), grant.turns), (place(7), 8, 9));
-        let (began, late) = (Moment::from_nanos(2 * second as u64), Moment::from_nanos(9 * second as u64));
+        assert_eq!(
+            (grant.place, grant.token.get(), grant.turns),
+            (place(7), 8, 9)
+        );
+        let began = Moment::from_nanos(2 * second as u64);
+        let late = Moment::from_nanos(9 * second as u64);
         let good = Validity::since(began, Duration::from_secs(1));
-        assert_eq!(grant.validity.until(late), good.until(late), "it counts from the update that began it");
+        assert_eq!(
+            grant.validity.until(late),
+            good.until(late),
+            "it counts from the update that began it"
+        );
         entry.token = None;
         assert!(entry.grant().is_none() && entry.shown() == shown);
     }

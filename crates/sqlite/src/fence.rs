@@ -1,10 +1,11 @@
-//! The token where it is spent: a condition for a user's own SQLite transactions.
+//! The fencing condition for a user's own SQLite transactions.
 
-use leasehold_core::{Error, ErrorKind, Fenced, Result};
+use leasehold_core::{Error, Fenced, Loss, Result};
 
 use crate::Sqlite;
 
-/// *This hold still stands*, for a transaction of your own: a statement that changes one row if it does, and none if not.
+/// *This hold still stands*, for a transaction of your own: a statement that changes one row if the
+/// hold stands, and none if it does not.
 ///
 /// See [`Sqlite::still_holds`].
 #[derive(Clone, Debug)]
@@ -16,7 +17,8 @@ pub struct StillHolds {
 }
 
 impl StillHolds {
-    /// The statement, for a connection to which the store's file is attached under this name.
+    /// The SQL of the statement, for a connection to which the store's file is attached under this
+    /// name.
     pub fn sql(&self, attached_as: &str) -> String {
         let schema = attached_as.replace('"', "\"\"");
         format!(
@@ -25,23 +27,24 @@ impl StillHolds {
         )
     }
 
-    /// What is bound to `?1`, `?2` and `?3`.
+    /// The values of `?1`, `?2` and `?3`: the number of the place, the lock's full name, and the
+    /// token.
     pub fn params(&self) -> (i64, &str, i64) {
         (self.seq, &self.name, self.token)
     }
 }
 
 impl Sqlite {
-    /// A condition for a transaction of your own: *`by` still holds*. Execute it **first** in the transaction that writes, on a
-    /// connection to which the store's file is attached, and roll back unless it changed one row. A holder that was paused or
-    /// evicted past its lease then writes nothing, without a token in your data.
+    /// Returns a condition for a transaction of your own: *`by` still holds*. Execute it **first**
+    /// in the transaction that writes, on a connection to which the store's file is attached, and
+    /// roll back unless it changed one row. A holder that was paused past its lease, or evicted,
+    /// then writes nothing, even without a token in your data.
     ///
-    /// It is an update that changes nothing, because that takes the write lock of the store's file until you commit: no other
-    /// client can be granted the lock between the check and your write, as with a `SELECT`, which may read an old
-    /// snapshot. So be short: meanwhile every lock in the file waits. A hold whose lease has ended still passes, as long as no
-    /// other client has been granted the lock since.
-    ///
-    /// For a `fast` lock it says that this hold of the process stands, whichever of its tasks has the turn.
+    /// The condition is an update that changes nothing, because an update takes the write lock of
+    /// the store's file until you commit: no other client can be granted the lock between the check
+    /// and your write. A `SELECT` would allow that, since it may read an old snapshot. Keep the
+    /// transaction short: meanwhile every lock in the file waits. A hold whose lease has ended
+    /// still passes, as long as no other client has been granted the lock since.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -61,7 +64,8 @@ impl Sqlite {
     /// db.execute("ATTACH ?1 AS locks", [path.to_str()])?;
     /// db.execute_batch("PRAGMA locks.synchronous = OFF")?; // a lock waits for no disk
     /// let still_holds = locks.still_holds(&guard)?;
-    /// let tx = db.transaction()?;
+    /// // Waits for other writers of the data first, and only then for the locks: nobody's lease ends meanwhile.
+    /// let tx = db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
     /// if tx.execute(&still_holds.sql("locks"), still_holds.params())? == 1 {
     ///     tx.execute("INSERT INTO orders VALUES (42, 'paid')", [])?;
     ///     tx.commit()?;
@@ -69,18 +73,33 @@ impl Sqlite {
     /// # Ok(()) }
     /// ```
     ///
-    /// **What it cannot see**: that the store's file was deleted or replaced since you attached it. The check then looks at a
-    /// file that no client uses any more. Keep the token in your data where that may happen. So attach it after the store was
-    /// opened, and anew after a reboot, each of which begins the file anew.
+    /// **Limit.** The check cannot see that the store's file was deleted or replaced since you
+    /// attached it. It then looks at a file that no client uses any more. If that may happen, keep
+    /// the token in your data. Attach the file after the store was opened, and again after a
+    /// reboot, since both may begin the file anew.
     ///
     /// # Errors
     ///
-    /// [`Lost`](ErrorKind::Lost) if the hold has ended as far as this process knows, or is another kind of store's. Nothing
-    /// is read for that.
+    /// [`Lost`](leasehold_core::ErrorKind::Lost) if the hold has ended as far as this process knows, or is another
+    /// kind of store's; [`Unsupported`](leasehold_core::ErrorKind::Unsupported) for a
+    /// [`fast`](leasehold_core::Lock::fast) lock, which goes from task to task of its process
+    /// without the file, and over a bridge, where the other store may grant the lock as soon as the
+    /// lease has ended there. The file is not read for that.
     pub fn still_holds(&self, by: &(impl Fenced + ?Sized)) -> Result<StillHolds> {
-        let seq = by.place().filter(|_| by.is_valid()).and_then(|place| place.as_str().parse().ok());
-        let unknown = || Error::new(ErrorKind::Lost, "this SQLite client holds nothing with this token");
+        by.check_condition()?;
+        let seq = by
+            .place()
+            .filter(|_| by.is_valid())
+            .and_then(|place| place.as_str().parse().ok());
+        let unknown = || {
+            Error::lost(by.loss().unwrap_or(Loss::Gone))
+                .in_context("this SQLite client holds nothing with this token")
+        };
         let seq = seq.ok_or_else(|| unknown().with_name(by.name()))?;
-        Ok(StillHolds { seq, name: by.full_name().as_str().to_owned(), token: by.fencing_token().as_i64() })
+        Ok(StillHolds {
+            seq,
+            name: by.full_name().as_str().to_owned(),
+            token: by.fencing_token().as_i64(),
+        })
     }
 }

@@ -1,7 +1,9 @@
-//! The embedded store of Leasehold: one SQLite file, shared by the processes of one machine. No server.
+//! The embedded store of Leasehold: one SQLite file that the processes of one machine share,
+//! without a server.
 //!
-//! Each verb has its file, as on every store. `schema.sql` says what is in the file, `client` is the connection, its thread, and
-//! whether the file can be trusted; processes notify each other by FIFOs.
+//! Each verb has its own source file, as in every store. `schema.sql` describes the tables.
+//! `client` is the connection, its thread, and the check whether the file can be trusted. Processes
+//! notify each other by FIFOs.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("leasehold-sqlite needs Linux: CLOCK_BOOTTIME, boot ids and /proc");
@@ -25,8 +27,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{
-    Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
+use leasehold_core::backend::{
+    Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Raises, Renewal, Subscription,
+    TokenFloor, async_trait,
 };
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
 use tokio::task::coop::consume_budget;
@@ -40,7 +43,7 @@ pub use crate::config::Config;
 use crate::entry::token;
 pub use crate::fence::StillHolds;
 
-/// How many names one transaction takes: all other clients wait meanwhile.
+/// The number of names that one transaction takes at most: all other clients wait meanwhile.
 const AT_ONCE: usize = 100;
 /// The shortest lease that survives a busy machine.
 const MIN_TTL: Duration = Duration::from_millis(100);
@@ -61,32 +64,39 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// # Ok(()) }
 /// ```
 ///
-/// **Who shares it.** All that open the same path and may write there, in containers too if they share the directory and the
-/// kernel. The directory's group shares the files if the directory lets it write. Each client has a thread and a FIFO beside the
-/// file, `<file>-fifo-<number>`.
+/// **Sharing.** All processes that open the same path and may write there share the store, in
+/// containers too if they share the directory and the kernel. If the directory lets its group
+/// write, the files are shared with that group. Each client has a thread, and a FIFO
+/// `<file>-fifo-<number>` beside the file.
 ///
-/// **Threads.** A client that has no other lock, nor waits for one, takes a free lock and gives it back on the thread that asks:
-/// in some ten microseconds, and only if no other client is just then writing. All else is done on the client's own thread,
-/// which alone waits for other writers; so a runtime waits for nobody, and this client tells of each loss on time. A disk that stalls
-/// is another thing: a request on the caller's thread waits for it, and with it all that the thread has to do, other clients' too.
+/// **Threads.** A client that has no other lock and waits for none takes a free lock, and releases
+/// it, on the caller's thread: in some ten microseconds, and only if no other client is writing at
+/// that moment. All other requests run on the client's own thread, and only that thread waits for
+/// other writers; a runtime therefore waits for nobody, and the client reports each loss on time. A
+/// disk that stalls is an exception: a request on the caller's thread waits for it, and so does
+/// everything else on that thread, other clients included.
 ///
-/// **Waiting.** A queue is a table in the order of coming. A release grants to the next in the same transaction, and
-/// then notifies exactly its FIFO; no client polls. A FIFO is also its process's life: it ends when the process does, however it
-/// ends, and the next waiter sees that at once. A holder that is stopped is another thing: its lease has to end.
+/// **Waiting.** A queue is a table in the order of arrival. A release grants the lock to the next
+/// waiter in the same transaction, and then notifies exactly that waiter's FIFO; no client polls. A
+/// FIFO also shows that its process lives: it ends when the process does, however that ends, and
+/// the next waiter sees that at once. A holder that is stopped does not end: its lease has to.
 ///
-/// **Its files.** The file, a log of 2 MB (`-wal`) and its index (`-shm`) belong together. If one is deleted or another one,
-/// the next client begins all three anew. Each client that holds or waits has a lock on their directory, which says how long
-/// its longest lease is; the new files grant nothing for as long as the longest of those, so that none holds beside a
-/// holder in the old ones, which learns of its loss at the next renewal. A reboot begins them anew as well, at once, and tokens go on
-/// rising. Nothing is ever synced to the disk.
+/// **Files.** The file, a log of 2 MB (`-wal`) and its index (`-shm`) belong together. If one of
+/// them is deleted or replaced, the next client begins all three anew. Each client that holds or
+/// waits has a lock on their directory, whose length is its longest lease. The new files grant
+/// nothing for the longest of these leases, so that nobody holds beside a holder in the old files,
+/// which learns of its loss at the next renewal. After a reboot the files are begun anew as well,
+/// without a wait, and tokens keep rising. Nothing is ever synced to the disk.
 ///
-/// Files that are deleted again and again, more often than once per TTL, keep every client waiting. A child process that forks
-/// without `exec` keeps the descriptors of its parent open: the parent's locks are then freed only when their TTL is over.
+/// Files that are deleted again and again, more often than once per TTL, keep every client waiting.
+/// A child process that forks without `exec` keeps the descriptors of its parent open: the parent's
+/// locks are then freed only at the end of their TTL.
 ///
-/// **What it is not for.** Network file systems, which are refused. A process that is stopped inside a transaction, for
-/// which there are some ten microseconds in each request, holds up every lock in the file until it is continued or
-/// ended: the errors of all others name it. Nothing but SQLite should open the file: a `close` of any descriptor of it drops
-/// the locks that SQLite has in that process, as POSIX wants it.
+/// **Limits.** Network file systems are refused. A process that is stopped inside a transaction,
+/// which takes some ten microseconds of each request, holds up every lock in the file until it is
+/// continued or ended: the errors of all others name it. Only SQLite should open the file: a
+/// `close` of any descriptor of it drops the locks that SQLite has in that process, as POSIX
+/// demands.
 pub struct Sqlite {
     path: PathBuf,
     client: Arc<Handle>,
@@ -94,39 +104,51 @@ pub struct Sqlite {
 }
 
 impl Sqlite {
-    /// Opens `sqlite:///absolute/path`, percent-encoded. The file is made if there is none, its directory is not.
+    /// Opens `sqlite:///absolute/path`, percent-encoded. The file is made if there is none; its
+    /// directory has to exist.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](leasehold_core::ErrorKind::Invalid) for another URL, a missing directory, or a path to something that is
-    /// no file; `Denied` if the file or its directory may not be written; `Unsupported` on a network file system, in a time
-    /// namespace, for another program's database, or for a file of a later version of Leasehold, or of an earlier one with
-    /// a living client that holds or waits in it (the text names it; without one, the file is begun anew); `Internal` if the file is damaged; `Unavailable` if it stays locked
-    /// (the text names the process) or the disk is full.
+    /// [`Invalid`](leasehold_core::ErrorKind::Invalid) for another URL, a missing directory, or a
+    /// path to something that is no file; `Denied` if the file or its directory may not be written;
+    /// `Unsupported` on a network file system, in a time namespace, for another program's database,
+    /// or for a file of another version of Leasehold; `Corrupt` if the file is damaged;
+    /// `Unavailable` if it stays locked (the text names the process) or the disk is full.
     pub async fn connect(url: &str) -> Result<Sqlite> {
         Sqlite::with_config(Config::from_url(url)?).await
     }
 
     /// Opens the file of the configuration. The errors are those of [`connect`](Sqlite::connect).
     ///
-    /// A connection of yours cannot be used instead: the store checks the file before it opens it, and in each transaction.
+    /// A connection of the application cannot be used instead: the store checks the file before it
+    /// opens it, and in each transaction.
     pub async fn with_config(config: Config) -> Result<Sqlite> {
-        let (path, notifier) = (std::path::absolute(&config.path), Notifier::new());
+        let path = std::path::absolute(&config.path);
+        let notifier = Notifier::new();
         let path = path.map_err(|e| error::of_io(&e, Path::new(""), "is no path"))?;
-        let at_once = config.at_once.then(|| Handle::open_at_once(&path, notifier.clone())).flatten();
+        let at_once = config
+            .at_once
+            .then(|| Handle::open_at_once(&path, notifier.clone(), config.looks))
+            .flatten();
         let client = match at_once {
             Some(client) => client,
-            None => Handle::start(path.clone(), notifier.clone()).await?,
+            None => Handle::start(path.clone(), notifier.clone(), config.looks).await?,
         };
         let client = Arc::new(client);
-        Ok(Sqlite { path, client, notifier })
+        Ok(Sqlite {
+            path,
+            client,
+            notifier,
+        })
     }
 
-    /// Descriptors of this client's FIFO and of the lock that says how long its leases are: as long as both are open in some
-    /// process, no client takes this one for dead before its leases have ended, also if the file is deleted.
+    /// Returns descriptors of this client's FIFO and of the lock that says how long its leases are.
+    /// As long as both are open in some process, no client takes this one for dead before its
+    /// leases have ended, even if the file is deleted.
     ///
-    /// For a guardian that outlives this process to end its work: without it, `kill -9` of this process frees its locks while
-    /// that work still runs. Only hold them; do not read or write.
+    /// They are for a guardian that outlives this process to end its work: without them, `kill -9`
+    /// of this process frees its locks while that work still runs. The guardian only holds them; it
+    /// does not read or write.
     pub async fn life_line(&self) -> Result<[OwnedFd; 2]> {
         match self.client.at_once_alone(|client| client.life_line().ok()) {
             Some(line) => Ok(line),
@@ -144,26 +166,43 @@ impl fmt::Debug for Sqlite {
 #[async_trait]
 impl Backend for Sqlite {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        // Requests that are done at once would else never yield the thread.
+        // Requests that are done at once would never yield the thread otherwise.
         RAISES.check(claim.floor)?;
         consume_budget().await;
-        if let Some(grant) = self.client.at_once(|client, alone| client.claim_at_once(claim, alone)) {
+        if let Some(grant) = self
+            .client
+            .at_once(|client, alone| client.claim_at_once(claim, alone))
+        {
             self.client.listen_soon();
             return Ok(Claimed::Granted(grant));
         }
         let (claim, limit) = (claim.clone(), limit(Some(claim.ttl)));
-        self.client.ask(move |client| client.claim(&claim, limit)).await
+        self.client
+            .ask(move |client| client.claim(&claim, limit))
+            .await
     }
 
     async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
-        claims.iter().try_for_each(|claim| RAISES.check(claim.floor))?;
-        let (claims, limit) = (claims.to_vec(), limit(claims.iter().map(|claim| claim.ttl).min()));
-        self.client.ask(move |client| client.claim_all(&claims, limit)).await
+        claims
+            .iter()
+            .try_for_each(|claim| RAISES.check(claim.floor))?;
+        let (claims, limit) = (
+            claims.to_vec(),
+            limit(claims.iter().map(|claim| claim.ttl).min()),
+        );
+        self.client
+            .ask(move |client| client.claim_all(&claims, limit))
+            .await
     }
 
     async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
-        let (leases, limit) = (leases.to_vec(), limit(leases.iter().map(|lease| lease.claim.ttl).min()));
-        self.client.ask(move |client| client.renew(&leases, limit)).await
+        let (leases, limit) = (
+            leases.to_vec(),
+            limit(leases.iter().map(|lease| lease.claim.ttl).min()),
+        );
+        self.client
+            .ask(move |client| client.renew(&leases, limit))
+            .await
     }
 
     fn renew_batch(&self) -> usize {
@@ -172,16 +211,28 @@ impl Backend for Sqlite {
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
         consume_budget().await;
-        if let Some(()) = self.client.at_once(|client, _| client.release_at_once(claim)) {
+        if let Some(()) = self
+            .client
+            .at_once(|client, _| client.release_at_once(claim))
+        {
             return Ok(());
         }
         let (claim, limit) = (claim.clone(), limit(Some(claim.ttl)));
-        self.client.ask(move |client| client.release(&claim, limit)).await
+        self.client
+            .ask(move |client| client.release(&claim, limit))
+            .await
     }
 
-    async fn release_after(&self, claim: &Claim, _place: Option<&Place>, rest: Duration) -> Result<()> {
+    async fn release_after(
+        &self,
+        claim: &Claim,
+        _place: Option<&Place>,
+        rest: Duration,
+    ) -> Result<()> {
         let (claim, limit) = (claim.clone(), limit(Some(claim.ttl)));
-        self.client.ask(move |client| client.release_after(&claim, rest, limit)).await
+        self.client
+            .ask(move |client| client.release_after(&claim, rest, limit))
+            .await
     }
 
     async fn inspect(&self, name: &Name) -> Result<LockQueue> {
@@ -190,38 +241,35 @@ impl Backend for Sqlite {
     }
 
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
-        let (prefix, after) = (prefix.to_owned(), after.cloned());
-        self.client.ask(move |client| client.list(&prefix, after.as_ref(), limit)).await
+        let prefix = prefix.to_owned();
+        let after = after.cloned();
+        self.client
+            .ask(move |client| client.list(&prefix, after.as_ref(), limit))
+            .await
     }
 
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        let (name, limit) = (name.clone(), limit(None));
-        self.client.ask(move |client| client.write(limit, |queues| queues.evict(name.as_str(), token))).await
-    }
-
-    async fn mark(&self) -> Result<FencingToken> {
-        let last = |queues: &mut Queues<'_>| Ok(queues.meta.token.max(above(queues.wall)));
+        let name = name.clone();
         let limit = limit(None);
-        self.client.ask(move |client| client.write(limit, last)).await.map(token)
-    }
-
-    async fn raise(&self, number: FencingToken) -> Result<()> {
-        RAISES.check(Some(number))?;
-        let limit = limit(None);
-        self.client.ask(move |client| client.write(limit, |queues| queues.raise_all(number.as_i64()))).await
+        self.client
+            .ask(move |client| client.write(limit, |queues| queues.evict(name.as_str(), token)))
+            .await
     }
 
     fn guarantees(&self) -> Guarantees {
         Guarantees::none("sqlite")
-            .fencing(Fencing::SurvivesDataLoss)
-            .fairness(Fairness::Strict)
-            .pushed_wake(true)
-            .ttl(MIN_TTL, Duration::from_nanos(1))
-            .recovery(Duration::from_millis(100))
-            .atomic_multi(AT_ONCE)
-            .min_hold_outlives_process(true)
-            .raises(RAISES)
-            .notes(NOTES)
+            .with_fencing(Fencing::SurvivesDataLoss)
+            .with_fairness(Fairness::Strict)
+            .with_pushed_wake(true)
+            .with_ttl(MIN_TTL, Duration::from_nanos(1))
+            .with_recovery(Duration::from_millis(100))
+            .with_atomic_multi(AT_ONCE)
+            .with_min_hold_outlives_process(true)
+            .with_notes(NOTES)
+    }
+
+    fn token_floor(&self) -> Option<&dyn TokenFloor> {
+        Some(self)
     }
 
     fn notifier(&self) -> Option<&Notifier> {
@@ -232,12 +280,36 @@ impl Backend for Sqlite {
         observe::observe(&self.client, name)
     }
 
-    /// Gives up whatever is still held, at once.
+    /// Releases everything that is still held, at once.
     async fn close(&self) -> Result<()> {
         match self.client.at_once_alone(Client::leave_at_once) {
             Some(()) => Ok(()),
             None => self.client.ask(Client::leave).await,
         }
+    }
+}
+
+#[async_trait]
+impl TokenFloor for Sqlite {
+    fn raises(&self) -> Raises {
+        RAISES
+    }
+
+    async fn mark(&self) -> Result<FencingToken> {
+        let last = |queues: &mut Queues<'_>| Ok(queues.meta.token.max(above(queues.wall)));
+        let limit = limit(None);
+        self.client
+            .ask(move |client| client.write(limit, last))
+            .await
+            .map(token)
+    }
+
+    async fn raise(&self, number: FencingToken) -> Result<()> {
+        RAISES.check(Some(number))?;
+        let limit = limit(None);
+        self.client
+            .ask(move |client| client.write(limit, |queues| queues.raise_all(number.as_i64())))
+            .await
     }
 }
 

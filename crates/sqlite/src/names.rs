@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// The file of which the name begins like this one's, and ends like this.
+/// Returns the path of a file beside this one, with this ending after its name.
 pub(crate) fn beside(real: &Path, ending: &str) -> PathBuf {
     let mut path = real.as_os_str().to_owned();
     path.push(ending);
@@ -15,6 +15,9 @@ mod tests {
 
     #[test]
     fn a_file_beside_another_begins_with_its_name() {
-        assert_eq!(beside(Path::new("/var/a.db"), "-shm"), Path::new("/var/a.db-shm"));
+        assert_eq!(
+            beside(Path::new("/var/a.db"), "-shm"),
+            Path::new("/var/a.db-shm")
+        );
     }
 }

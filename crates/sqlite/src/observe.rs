@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use leasehold_core::Name;
-use leasehold_core::seam::Subscription;
+use leasehold_core::backend::Subscription;
 use rusqlite::params;
 use scopeguard::guard;
 
@@ -14,8 +14,10 @@ use crate::client::time::limit;
 use crate::client::worker::Client;
 
 pub(crate) fn observe(client: &Arc<Handle>, name: &Name) -> Subscription {
-    let (on, off, weak) = (name.clone(), name.clone(), Arc::downgrade(client));
-    // A hint: without a thread there is none.
+    let on = name.clone();
+    let off = name.clone();
+    let weak = Arc::downgrade(client);
+    // Notifications are a hint: if no thread can be started, there are none.
     let _ = client.send(move |client| client.observe(&on, true));
     Subscription::new(guard(off, move |off| {
         if let Some(client) = weak.upgrade() {
@@ -25,7 +27,8 @@ pub(crate) fn observe(client: &Arc<Handle>, name: &Name) -> Subscription {
 }
 
 impl Client {
-    /// From now on, or no longer, this client is notified of a name. A hint: a failure is no error.
+    /// Starts or ends the notifications of this client about a name. They are a hint: a failure is
+    /// no error.
     pub(crate) fn observe(&mut self, name: &Name, on: bool) {
         self.is_brief = false;
         let deadline = limit(None);
@@ -47,7 +50,7 @@ impl Client {
 }
 
 impl Queues<'_> {
-    /// Our FIFO is another one from now on.
+    /// Moves the rows of this client to another FIFO.
     pub(crate) fn move_to(&mut self, address: Address) -> rusqlite::Result<()> {
         let Address { fifo, dev, ino } = address;
         for table in ["session", "observer"] {

@@ -1,7 +1,13 @@
 //! The short way of a lock that is free: that it never blocks a runtime, and that what is not so free takes the long one.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests"
+)]
 
+#[path = "it/support/mod.rs"]
 mod support;
 #[path = "at_once/thread.rs"]
 mod thread;
@@ -13,27 +19,56 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::WaitPolicy::{self, Fast};
-use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Mode, Moment, Renewal};
+use leasehold_core::backend::WaitPolicy::{self, Fast};
+use leasehold_core::backend::{Backend, Claim, Claimed, LeaseRef, Mode, Moment, Renewal};
 use leasehold_sqlite::Sqlite;
 use rusqlite::Connection;
 use support::*;
 
 fn main() -> ExitCode {
-    let roles: &[Role] =
-        &[("hold_on_a_stalled_disk", hold_on_a_stalled_disk), ("count_threads", thread::count_threads)];
+    let roles: &[Role] = &[
+        ("hold_on_a_stalled_disk", hold_on_a_stalled_disk),
+        ("count_threads", thread::count_threads),
+    ];
     let tests: &[Test] = &[
-        ("runtime/is_not_blocked_by_another_writer", another_writer_blocks_no_runtime),
-        ("runtime/is_told_of_a_loss_though_the_disk_stalls", stalled_disk_tells_of_the_loss),
+        (
+            "runtime/is_not_blocked_by_another_writer",
+            another_writer_blocks_no_runtime,
+        ),
+        (
+            "runtime/is_told_of_a_loss_though_the_disk_stalls",
+            stalled_disk_tells_of_the_loss,
+        ),
         ("runtime/gets_its_thread_back", others_get_their_turn),
-        ("session/that_others_ended_grants_nothing", ended_session_grants_nothing),
-        ("session/that_went_back_is_begun_anew", session_that_went_back_is_begun_anew),
-        ("files/that_are_new_are_seen_at_once", new_files_are_seen_at_once),
+        (
+            "session/that_others_ended_grants_nothing",
+            ended_session_grants_nothing,
+        ),
+        (
+            "session/that_went_back_is_begun_anew",
+            session_that_went_back_is_begun_anew,
+        ),
+        (
+            "files/that_are_new_are_seen_at_once",
+            new_files_are_seen_at_once,
+        ),
         ("tokens/rise_beyond_the_clock", tokens_rise_beyond_the_clock),
-        ("place/that_was_left_ends_beside_other_work", left_place_ends),
-        ("place/that_was_granted_by_a_message_lasts_as_long_as_said", granted_place_lasts),
-        ("release/of_a_grant_whose_message_is_late_watches_nobody", late_message_watches_nobody),
-        ("thread/is_not_started_for_a_lock_that_is_free", thread::no_thread_for_a_free_lock),
+        (
+            "place/that_was_left_ends_beside_other_work",
+            left_place_ends,
+        ),
+        (
+            "place/that_was_granted_by_a_message_lasts_as_long_as_said",
+            granted_place_lasts,
+        ),
+        (
+            "release/of_a_grant_whose_message_is_late_watches_nobody",
+            late_message_watches_nobody,
+        ),
+        (
+            "thread/is_not_started_for_a_lock_that_is_free",
+            thread::no_thread_for_a_free_lock,
+        ),
         ("thread/hears_of_an_eviction", thread::eviction_is_heard),
         ("thread/is_started_to_leave", thread::dropped_store_leaves),
         ("close/gives_back_many", close_gives_back_many),
@@ -57,7 +92,11 @@ fn another_writer_blocks_no_runtime() {
         lock.acquire().await.unwrap().release().await.unwrap();
         let writer = database(&place);
         for held in [false, true] {
-            let guard = if held { Some(lock.acquire().await.unwrap()) } else { None };
+            let guard = if held {
+                Some(lock.acquire().await.unwrap())
+            } else {
+                None
+            };
             writer.execute_batch("BEGIN IMMEDIATE").unwrap();
             let began = Moment::now();
             let mut work = pin!(async {
@@ -71,7 +110,11 @@ fn another_writer_blocks_no_runtime() {
                 () = &mut work => panic!("done beside a writer"),
                 () = std::future::ready(()) => {}
             }
-            assert!(since(began) < Duration::from_secs(1), "blocked for {:?}", since(began));
+            assert!(
+                since(began) < Duration::from_secs(1),
+                "blocked for {:?}",
+                since(began)
+            );
             writer.execute_batch("COMMIT").unwrap();
             work.await;
         }
@@ -115,9 +158,17 @@ fn stalled_disk_tells_of_the_loss() {
     let place = Place::new();
     let mut strace = Command::new("strace");
     strace.args(["-f", "-qq", "-e", "trace=pwrite64", "-e", "signal=none"]);
-    strace.args(["-e", "inject=pwrite64:delay_enter=4000000:when=400+", "-o", "/dev/null"]);
+    strace.args([
+        "-e",
+        "inject=pwrite64:delay_enter=4000000:when=400+",
+        "-o",
+        "/dev/null",
+    ]);
     strace.arg(std::env::current_exe().unwrap());
-    let late: u64 = Actor::start_by(strace, "hold_on_a_stalled_disk", &[&place.word()]).hear().parse().unwrap();
+    let late: u64 = Actor::start_by(strace, "hold_on_a_stalled_disk", &[&place.word()])
+        .hear()
+        .parse()
+        .unwrap();
     assert!(late < 2000, "told {late} ms after the end");
 }
 
@@ -139,14 +190,20 @@ fn others_get_their_turn() {
 fn ended_session_grants_nothing() {
     let place = Place::new();
     run(async {
-        let (here, other) = (store(place.path()).await.ttl(TTL), store(place.path()).await.ttl(TTL));
+        let (here, other) = (
+            store(place.path()).await.ttl(TTL),
+            store(place.path()).await.ttl(TTL),
+        );
         let lock = here.lock("a");
         for sql in ["UPDATE session SET until = 0", "DELETE FROM session"] {
             lock.acquire().await.unwrap().release().await.unwrap();
             database(&place).execute_batch(sql).unwrap();
             let guard = lock.acquire().await.unwrap();
             let busy = other.lock("a").try_acquire().await;
-            assert!(busy.is_err_and(|e| e.is_contended()), "two hold after {sql}");
+            assert!(
+                busy.is_err_and(|e| e.is_contended()),
+                "two hold after {sql}"
+            );
             assert!(guard.confirm().await.is_ok());
             guard.release().await.unwrap();
         }
@@ -164,9 +221,15 @@ fn session_that_went_back_is_begun_anew() {
             token
         };
         let before = fs::metadata(place.path()).unwrap().ino();
-        database(&place).execute_batch("UPDATE session SET until = until - 1000000").unwrap();
+        database(&place)
+            .execute_batch("UPDATE session SET until = until - 1000000")
+            .unwrap();
         let guard = here.lock("a").acquire().await.unwrap();
-        assert_ne!(fs::metadata(place.path()).unwrap().ino(), before, "content that we have not written was used");
+        assert_ne!(
+            fs::metadata(place.path()).unwrap().ino(),
+            before,
+            "content that we have not written was used"
+        );
         assert!(guard.fencing_token() > token);
         guard.release().await.unwrap();
     });
@@ -178,7 +241,13 @@ fn new_files_are_seen_at_once() {
     run(async {
         let here = store(place.path()).await.ttl(TTL);
         for _ in 0..20 {
-            here.lock("a").acquire().await.unwrap().release().await.unwrap();
+            here.lock("a")
+                .acquire()
+                .await
+                .unwrap()
+                .release()
+                .await
+                .unwrap();
             fs::remove_file(place.path()).unwrap();
             let other = store(place.path()).await.ttl(TTL);
             let guard = other.lock("a").try_acquire().await.unwrap();
@@ -193,16 +262,26 @@ fn new_files_are_seen_at_once() {
 fn tokens_rise_beyond_the_clock() {
     let place = Place::new();
     run(async {
-        let (here, other) = (open(place.path()).await.unwrap(), open(place.path()).await.unwrap());
+        let (here, other) = (
+            open(place.path()).await.unwrap(),
+            open(place.path()).await.unwrap(),
+        );
         let (mut last, hour) = (0, 3_600_000_000i64);
         for i in 0..20 {
             if i == 10 {
                 let ahead = "UPDATE meta SET token = token + ?1 RETURNING token";
-                last = database(&place).query_row(ahead, [hour], |row| row.get::<_, i64>(0)).unwrap();
+                last = database(&place)
+                    .query_row(ahead, [hour], |row| row.get::<_, i64>(0))
+                    .unwrap();
             }
-            for (client, policy) in [&here, &other].into_iter().flat_map(|of| [(of, Fast), (of, WaitPolicy::Try)]) {
+            for (client, policy) in [&here, &other]
+                .into_iter()
+                .flat_map(|of| [(of, Fast), (of, WaitPolicy::Try)])
+            {
                 let claim = Claim::new("a", Mode::Exclusive, policy, TTL, "");
-                let Claimed::Granted(grant) = client.claim(&claim).await.unwrap() else { panic!("it is free") };
+                let Claimed::Granted(grant) = client.claim(&claim).await.unwrap() else {
+                    panic!("it is free")
+                };
                 let token = grant.token.as_i64();
                 assert!(token > last, "{token} after {last}");
                 last = token + i64::from(grant.turns) - 1;
@@ -216,7 +295,10 @@ fn tokens_rise_beyond_the_clock() {
 fn left_place_ends() {
     let place = Place::new();
     run(async {
-        let (here, other) = (open(place.path()).await.unwrap(), open(place.path()).await.unwrap());
+        let (here, other) = (
+            open(place.path()).await.unwrap(),
+            open(place.path()).await.unwrap(),
+        );
         let claim = |name: &str| Claim::new(name, Mode::Exclusive, WaitPolicy::Try, ms(500), "");
         is_granted(&here, &claim("left")).await;
         let began = Moment::now();
@@ -227,7 +309,10 @@ fn left_place_ends() {
             if let Claimed::Granted(_) = other.claim(&claim("left")).await.unwrap() {
                 break;
             }
-            assert!(since(began) < Duration::from_secs(30), "it lives on with the session");
+            assert!(
+                since(began) < Duration::from_secs(30),
+                "it lives on with the session"
+            );
         }
         assert!(since(began) >= ms(450), "it ended after {:?}", since(began));
     });
@@ -238,14 +323,20 @@ fn left_place_ends() {
 fn granted_place_lasts() {
     let place = Place::new();
     run(async {
-        let (here, other) = (open(place.path()).await.unwrap(), open(place.path()).await.unwrap());
+        let (here, other) = (
+            open(place.path()).await.unwrap(),
+            open(place.path()).await.unwrap(),
+        );
         let claim = |name, policy, ttl| Claim::new(name, Mode::Exclusive, policy, ttl, "");
         for ttl in [1000, 2000, 4000, 8000] {
             let held = claim("a", WaitPolicy::Try, TTL);
             is_granted(&other, &held).await;
             let began = Moment::now();
             let waiter = claim("a", WaitPolicy::Fair, ms(ttl));
-            assert!(matches!(here.claim(&waiter).await.unwrap(), Claimed::Waiting(_)));
+            assert!(matches!(
+                here.claim(&waiter).await.unwrap(),
+                Claimed::Waiting(_)
+            ));
             tokio::time::sleep(ms(ttl / 2)).await;
             let beside = claim("beside", WaitPolicy::Try, ms(ttl));
             is_granted(&here, &beside).await;
@@ -255,7 +346,9 @@ fn granted_place_lasts() {
                 here.inspect(&"a".into()).await.unwrap();
             }
             let end = "SELECT until FROM session WHERE ttl = ?1";
-            let end: i64 = database(&place).query_row(end, [ttl as i64 * 1_000_000], |row| row.get(0)).unwrap();
+            let end: i64 = database(&place)
+                .query_row(end, [ttl as i64 * 1_000_000], |row| row.get(0))
+                .unwrap();
             tokio::time::sleep((began + ms(ttl + ttl / 20)).since(Moment::now())).await;
             let last = claim("last", WaitPolicy::Try, ms(ttl));
             is_granted(&here, &last).await;
@@ -265,7 +358,12 @@ fn granted_place_lasts() {
                 assert!(matches!(next, Claimed::Busy(_)), "two hold: {next:?}");
                 return;
             }
-            for (client, claim) in [(&here, &waiter), (&here, &beside), (&here, &last), (&other, &held)] {
+            for (client, claim) in [
+                (&here, &waiter),
+                (&here, &beside),
+                (&here, &last),
+                (&other, &held),
+            ] {
                 client.release(claim, None).await.unwrap();
             }
         }
@@ -282,16 +380,24 @@ async fn is_granted(client: &Sqlite, claim: &Claim) {
 fn late_message_watches_nobody() {
     let place = Place::new();
     run(async {
-        let (here, other) = (open(place.path()).await.unwrap(), open(place.path()).await.unwrap());
+        let (here, other) = (
+            open(place.path()).await.unwrap(),
+            open(place.path()).await.unwrap(),
+        );
         let claim = |policy| Arc::new(Claim::new("a", Mode::Exclusive, policy, TTL, ""));
         let open_here = || {
             let all = fs::read_dir("/proc/self/fd").unwrap().flatten();
             let all = all.filter_map(|fd| fs::read_link(fd.path()).ok());
-            all.filter(|file| file.starts_with(place.folder()) && file.to_string_lossy().contains("-fifo-")).count()
+            all.filter(|file| {
+                file.starts_with(place.folder()) && file.to_string_lossy().contains("-fifo-")
+            })
+            .count()
         };
         is_granted(&other, &claim(WaitPolicy::Try)).await;
         let waiter = claim(WaitPolicy::Fair);
-        let Claimed::Waiting(waiting) = here.claim(&waiter).await.unwrap() else { panic!("it is held") };
+        let Claimed::Waiting(waiting) = here.claim(&waiter).await.unwrap() else {
+            panic!("it is held")
+        };
         assert_eq!(open_here(), 3, "its own, the other's, and that it watches");
         let grant = "DELETE FROM place WHERE token IS NOT NULL; UPDATE place SET token = seq";
         database(&place).execute_batch(grant).unwrap();
@@ -310,19 +416,34 @@ fn late_message_watches_nobody() {
 fn close_gives_back_many() {
     let place = Place::new();
     run(async {
-        let (here, other) = (store(place.path()).await.ttl(TTL), store(place.path()).await.ttl(TTL));
+        let (here, other) = (
+            store(place.path()).await.ttl(TTL),
+            store(place.path()).await.ttl(TTL),
+        );
         let mut guards = Vec::new();
         for i in 0..1100 {
             guards.push(here.lock(format!("many/{i}")).acquire().await.unwrap());
         }
         let waiter = tokio::spawn(other.lock("many/7").acquire());
-        while other.lock("many/7").inspect().await.unwrap().waiters.is_empty() {
+        while other
+            .lock("many/7")
+            .inspect()
+            .await
+            .unwrap()
+            .waiters
+            .is_empty()
+        {
             tokio::time::sleep(ms(2)).await;
         }
         here.close(Duration::from_secs(20)).await.unwrap();
         waiter.await.unwrap().unwrap().release().await.unwrap();
         let rows = "SELECT count(*) FROM place";
-        assert_eq!(database(&place).query_row(rows, [], |row| row.get::<_, i64>(0)).unwrap(), 0);
+        assert_eq!(
+            database(&place)
+                .query_row(rows, [], |row| row.get::<_, i64>(0))
+                .unwrap(),
+            0
+        );
         drop(guards);
     });
 }

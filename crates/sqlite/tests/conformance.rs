@@ -1,6 +1,9 @@
 //! The suite against files of our own.
 
-#![allow(clippy::expect_used, reason = "a harness that cannot do its part has failed")]
+#![allow(
+    clippy::expect_used,
+    reason = "a harness that cannot do its part has failed"
+)]
 
 use std::alloc::System;
 use std::fs;
@@ -11,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold_conformance::{Capabilities, FencedResource, Harness, Need};
-use leasehold_core::seam::{Backend, async_trait};
+use leasehold_core::backend::{Backend, async_trait};
 use leasehold_core::{Fenced, Result};
 use leasehold_sqlite::{Config, Sqlite};
 use rusqlite::{Connection, params};
@@ -27,7 +30,10 @@ struct World(TempDir, AtomicUsize);
 
 impl World {
     fn fresh() -> Arc<dyn Harness> {
-        Arc::new(World(tempfile::tempdir().expect("a directory"), AtomicUsize::default()))
+        Arc::new(World(
+            tempfile::tempdir().expect("a directory"),
+            AtomicUsize::default(),
+        ))
     }
 
     fn path(&self) -> PathBuf {
@@ -43,7 +49,9 @@ impl World {
     /// Looks at the file as anybody could.
     fn database(&self) -> Connection {
         let database = Connection::open(self.path()).expect("the file");
-        database.busy_timeout(Duration::from_secs(5)).expect("a timeout");
+        database
+            .busy_timeout(Duration::from_secs(5))
+            .expect("a timeout");
         database
     }
 }
@@ -55,10 +63,15 @@ impl Harness for World {
     }
 
     async fn client(&self) -> Arc<dyn Backend> {
-        let config = Config::from_url(&format!("sqlite://{}", self.path().display())).expect("a path");
+        let config =
+            Config::from_url(&format!("sqlite://{}", self.path().display())).expect("a path");
         // Both kinds must bear one another.
         let is_odd = self.1.fetch_add(1, Ordering::Relaxed) % 2 == 1;
-        Arc::new(Sqlite::with_config(if is_odd { config.at_once() } else { config }).await.expect("a client"))
+        Arc::new(
+            Sqlite::with_config(if is_odd { config.at_once() } else { config })
+                .await
+                .expect("a client"),
+        )
     }
 
     fn ttl(&self) -> Duration {
@@ -66,9 +79,27 @@ impl Harness for World {
     }
 
     fn capabilities(&self) -> Capabilities {
-        use Need::{Contents, DeleteHolder, Fence, Footprint, Heap, Junk, MinHold, Private, PushedWake, Restart, Wipe};
-        let able = [Private, DeleteHolder, Fence, Junk, MinHold, Restart, Wipe, Footprint, Contents, Heap, PushedWake];
-        Capabilities::new(&able, "there is no server: neither a link to cut, nor requests to count, nor other tools")
+        use Need::{
+            Contents, DeleteHolder, Fence, Footprint, Heap, Junk, MinHold, Private, PushedWake,
+            Restart, Wipe,
+        };
+        let able = [
+            Private,
+            DeleteHolder,
+            Fence,
+            Junk,
+            MinHold,
+            Restart,
+            Wipe,
+            Footprint,
+            Contents,
+            Heap,
+            PushedWake,
+        ];
+        Capabilities::new(
+            &able,
+            "there is no server: neither a link to cut, nor requests to count, nor other tools",
+        )
     }
 
     async fn private(&self) -> Arc<dyn Harness> {
@@ -76,32 +107,63 @@ impl Harness for World {
     }
 
     async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {
-        let client = Arc::new(Sqlite::with_config(Config::new(self.path())).await.expect("a client"));
+        let client = Arc::new(
+            Sqlite::with_config(Config::new(self.path()))
+                .await
+                .expect("a client"),
+        );
         let folder = tempfile::tempdir().expect("a directory");
         let orders = Connection::open(folder.path().join("orders.db")).expect("a database");
-        orders.busy_timeout(Duration::from_secs(5)).expect("a timeout");
-        orders.execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY)").expect("a table");
-        orders.execute("ATTACH ?1 AS locks", [self.path().to_str()]).expect("the file of locks");
-        (client.clone(), Arc::new(Orders { client, orders: Mutex::new(orders), _folder: folder }))
+        orders
+            .busy_timeout(Duration::from_secs(5))
+            .expect("a timeout");
+        orders
+            .execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+            .expect("a table");
+        orders
+            .execute("ATTACH ?1 AS locks", [self.path().to_str()])
+            .expect("the file of locks");
+        (
+            client.clone(),
+            Arc::new(Orders {
+                client,
+                orders: Mutex::new(orders),
+                _folder: folder,
+            }),
+        )
     }
 
     async fn delete_holder(&self, full_name: &str) {
         let delete = "DELETE FROM place WHERE name = ?1 AND token IS NOT NULL";
-        assert_eq!(self.database().execute(delete, [full_name]).expect("DELETE"), 1);
+        assert_eq!(
+            self.database()
+                .execute(delete, [full_name])
+                .expect("DELETE"),
+            1
+        );
     }
 
     async fn put_junk(&self, full_name: &str) {
         let session = "INSERT INTO session (fifo, dev, ino, pid, ttl, until) VALUES (0, 0, 0, 0, 1, ?1) RETURNING id";
-        let place = "INSERT INTO place (name, seq, claim, session, mode, n, permits, turns, label, since)
+        let place =
+            "INSERT INTO place (name, seq, claim, session, mode, n, permits, turns, label, since)
                      VALUES (?1, 1, 'nobody', ?2, 'junk', 0, 0, 1, '', 0)";
         let database = self.database();
-        let session: i64 = database.query_row(session, [i64::MAX], |row| row.get(0)).expect("a session");
-        database.execute(place, params![full_name, session]).expect("a place");
+        let session: i64 = database
+            .query_row(session, [i64::MAX], |row| row.get(0))
+            .expect("a session");
+        database
+            .execute(place, params![full_name, session])
+            .expect("a place");
     }
 
     /// Nobody has the file open any more: as after a restart of all its users, since there is no server.
     async fn restart(&self) {
-        while self.files().iter().any(|file| file.to_string_lossy().contains("-fifo-")) {
+        while self
+            .files()
+            .iter()
+            .any(|file| file.to_string_lossy().contains("-fifo-"))
+        {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -109,7 +171,9 @@ impl Harness for World {
     /// Deletes the file, and what SQLite keeps beside it.
     async fn wipe(&self) {
         self.restart().await;
-        self.files().iter().for_each(|file| fs::remove_file(file).expect("a file to delete"));
+        self.files()
+            .iter()
+            .for_each(|file| fs::remove_file(file).expect("a file to delete"));
     }
 
     /// Files and rows.
@@ -117,7 +181,10 @@ impl Harness for World {
         let mut rows = 0;
         for table in ["session", "place", "observer"] {
             let count = format!("SELECT count(*) FROM {table}");
-            rows += self.database().query_row(&count, [], |row| row.get::<_, i64>(0)).expect("a count") as u64;
+            rows += self
+                .database()
+                .query_row(&count, [], |row| row.get::<_, i64>(0))
+                .expect("a count") as u64;
         }
         self.files().len() as u64 + rows
     }
@@ -150,15 +217,23 @@ impl FencedResource for Orders {
         let still_holds = self.client.still_holds(by)?;
         let mut orders = self.orders.lock().expect("the database");
         let tx = orders.transaction().expect("a transaction");
-        let holds = tx.execute(&still_holds.sql("locks"), still_holds.params()).expect("the check") == 1;
-        tx.execute("INSERT INTO orders DEFAULT VALUES", []).expect("a row");
+        let holds = tx
+            .execute(&still_holds.sql("locks"), still_holds.params())
+            .expect("the check")
+            == 1;
+        tx.execute("INSERT INTO orders DEFAULT VALUES", [])
+            .expect("a row");
         if holds { tx.commit() } else { tx.rollback() }.expect("the end");
         Ok(holds)
     }
 
     async fn written(&self) -> u64 {
         let orders = self.orders.lock().expect("the database");
-        orders.query_row("SELECT count(*) FROM orders", [], |row| row.get::<_, i64>(0)).expect("a count") as u64
+        orders
+            .query_row("SELECT count(*) FROM orders", [], |row| {
+                row.get::<_, i64>(0)
+            })
+            .expect("a count") as u64
     }
 }
 

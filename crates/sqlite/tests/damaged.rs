@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Mode, Place, Renewal, WaitPolicy};
+use leasehold_core::backend::{
+    Backend, Claim, Claimed, LeaseRef, Mode, Place, Renewal, WaitPolicy,
+};
 use leasehold_core::{Error, ErrorKind, FencingToken};
 use leasehold_fuzz::fuzz_servers;
 use leasehold_sqlite::Sqlite;
@@ -43,15 +45,26 @@ impl World {
     }
 
     async fn verb(&mut self, store: &Sqlite, line: &str) {
-        let (verb, word) = line.split_once(' ').map_or((line, None), |(verb, word)| (verb, Some(word)));
+        let (verb, word) = line
+            .split_once(' ')
+            .map_or((line, None), |(verb, word)| (verb, Some(word)));
         let ends = |nth: Option<&(Claim, Option<Place>)>| {
-            nth.cloned().unwrap_or_else(|| (World::claim(None, WaitPolicy::Fair), None))
+            nth.cloned()
+                .unwrap_or_else(|| (World::claim(None, WaitPolicy::Fair), None))
         };
         let (first, last) = (ends(self.claims.first()), ends(self.claims.last()));
         let answer = match verb {
             "hold" | "wait" | "try" | "claim" => {
-                let policy = if verb == "try" { WaitPolicy::Try } else { WaitPolicy::Fair };
-                let claim = if verb == "claim" { last.0 } else { World::claim(word, policy) };
+                let policy = if verb == "try" {
+                    WaitPolicy::Try
+                } else {
+                    WaitPolicy::Fair
+                };
+                let claim = if verb == "claim" {
+                    last.0
+                } else {
+                    World::claim(word, policy)
+                };
                 let answer = store.claim(&claim).await;
                 let place = match &answer {
                     Ok(Claimed::Granted(grant)) => Some(grant.place.clone()),
@@ -66,7 +79,9 @@ impl World {
                     let place = place.unwrap_or_else(|| Place::new("junk"));
                     LeaseRef::new(Arc::new(claim), place, token)
                 };
-                let answer = store.renew(&[lease(first, Some(FencingToken::new(1))), lease(last, None)]).await;
+                let answer = store
+                    .renew(&[lease(first, Some(FencingToken::new(1))), lease(last, None)])
+                    .await;
                 answer.map(|renewals| {
                     for renewal in renewals {
                         if let Renewal::Unknown(e) = renewal {
@@ -76,12 +91,19 @@ impl World {
                 })
             }
             "release" => store.release(&first.0, first.1.as_ref()).await,
-            "lapse" => store.release_after(&first.0, first.1.as_ref(), Duration::from_millis(3)).await,
+            "lapse" => {
+                store
+                    .release_after(&first.0, first.1.as_ref(), Duration::from_millis(3))
+                    .await
+            }
             "inspect" => store.inspect(&"x".into()).await.map(drop),
             "list" => store.list("", None, 5).await.map(drop),
             "evict" => {
                 let token = word.and_then(|word| word.parse().ok()).unwrap_or(1);
-                store.evict(&"x".into(), FencingToken::new(token)).await.map(drop)
+                store
+                    .evict(&"x".into(), FencingToken::new(token))
+                    .await
+                    .map(drop)
             }
             _ => Ok(()),
         };
@@ -91,21 +113,34 @@ impl World {
     }
 
     async fn run(&mut self, program: &str) {
-        let store = Sqlite::connect(&format!("sqlite://{}", self.file.display())).await.unwrap();
+        let store = Sqlite::connect(&format!("sqlite://{}", self.file.display()))
+            .await
+            .unwrap();
         store.list("", None, 1).await.unwrap();
         for line in program.lines().take(30) {
-            if ["UPDATE ", "DELETE ", "INSERT "].iter().any(|word| line.starts_with(word)) {
+            if ["UPDATE ", "DELETE ", "INSERT "]
+                .iter()
+                .any(|word| line.starts_with(word))
+            {
                 self.damage(line);
             } else {
                 self.verb(&store, line).await;
             }
-            assert!(!PANICKED.load(Ordering::Relaxed), "a thread of the client has panicked at {line:?}");
+            assert!(
+                !PANICKED.load(Ordering::Relaxed),
+                "a thread of the client has panicked at {line:?}"
+            );
         }
     }
 }
 
 fn judge(e: &Error) {
-    let kinds = [ErrorKind::Internal, ErrorKind::Ambiguous, ErrorKind::Unavailable, ErrorKind::Invalid];
+    let kinds = [
+        ErrorKind::Corrupt,
+        ErrorKind::Ambiguous,
+        ErrorKind::Unavailable,
+        ErrorKind::Invalid,
+    ];
     assert!(kinds.contains(&e.kind()), "{e} {e:?}");
 }
 
@@ -113,16 +148,26 @@ fn judge(e: &Error) {
 fn damaged_rows() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        if panic.location().is_some_and(|at| at.file().contains("src/") && !at.file().contains("fuzz")) {
+        if panic
+            .location()
+            .is_some_and(|at| at.file().contains("src/") && !at.file().contains("fuzz"))
+        {
             PANICKED.store(true, Ordering::Relaxed);
         }
         usual(panic);
     }));
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
     fuzz_servers(include_str!("../corpus/damages"), |program| {
         let folder = tempfile::tempdir().unwrap();
         PANICKED.store(false, Ordering::Relaxed);
-        let mut world = World { file: folder.path().join("locks.db"), claims: Vec::new() };
+        let mut world = World {
+            file: folder.path().join("locks.db"),
+            claims: Vec::new(),
+        };
         runtime.block_on(world.run(&String::from_utf8_lossy(program)));
     });
 }

@@ -2,10 +2,18 @@
 //!
 //! Some processes run in namespaces of their own (`unshare`), where they mount what they need; one test needs to be root.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests"
+)]
 
 #[path = "faults/processes.rs"]
 mod processes;
+#[path = "faults/reasons.rs"]
+mod reasons;
+#[path = "it/support/mod.rs"]
 mod support;
 
 use std::fs;
@@ -14,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use leasehold_core::seam::Moment;
+use leasehold_core::backend::Moment;
 use leasehold_core::{Error, ErrorKind, Store};
 use processes::*;
 use rusqlite::Connection;
@@ -24,7 +32,12 @@ fn main() -> ExitCode {
     let roles: &[Role] = &[
         ("connect", connect),
         ("connect_on_cue", connect_on_cue),
-        ("connect_in_a_read_only_folder", connect_in_a_read_only_folder),
+        ("connect_with_few_files", reasons::connect_with_few_files),
+        ("stay", reasons::stay),
+        (
+            "connect_in_a_read_only_folder",
+            connect_in_a_read_only_folder,
+        ),
         ("fill_the_disk", fill_the_disk),
         ("hold", hold),
         ("hold_beside_work", hold_beside_work),
@@ -33,37 +46,84 @@ fn main() -> ExitCode {
         ("stay_in_a_transaction", stay_in_a_transaction),
     ];
     let tests: &[Test] = &[
+        ("reasons/each_is_told", reasons::each_is_told),
+        (
+            "reasons/are_those_of_the_page",
+            reasons::are_those_of_the_page,
+        ),
         ("file/locked_names_the_process", locked_names_the_process),
-        ("file/locked_by_a_stopped_process_says_so", locked_by_a_stopped_process_says_so),
+        (
+            "file/locked_by_a_stopped_process_says_so",
+            locked_by_a_stopped_process_says_so,
+        ),
         ("place/read_only_is_denied", read_only_is_denied),
         ("disk/full_keeps_what_is_held", full_disk_keeps_what_is_held),
-        ("disk/stalled_keeps_what_is_held", stalled_disk_keeps_what_is_held),
-        ("descriptors/none_left_is_an_error", no_descriptor_is_an_error),
+        (
+            "disk/stalled_keeps_what_is_held",
+            stalled_disk_keeps_what_is_held,
+        ),
+        (
+            "descriptors/none_left_is_an_error",
+            no_descriptor_is_an_error,
+        ),
         ("place/is_shared_by_its_group", is_shared_by_its_group),
-        ("place/network_file_system_is_refused", network_file_system_is_refused),
+        (
+            "place/network_file_system_is_refused",
+            network_file_system_is_refused,
+        ),
         ("place/time_namespace_is_refused", time_namespace_is_refused),
         ("process/stopped_keeps_its_lease", stopped_keeps_its_lease),
-        ("process/dead_is_seen_by_who_moved_up", dead_is_seen_by_who_moved_up),
-        ("process/lives_as_long_as_its_guardian", lives_as_long_as_its_guardian),
-        ("process/guardian_outlives_the_files", guardian_outlives_the_files),
-        ("process/crowd_of_a_stopped_one_is_served", crowd_of_a_stopped_process_is_served),
-        ("process/without_its_fifo_is_not_dead", without_its_fifo_is_not_dead),
-        ("process/with_another_fifo_in_its_place_is_not_dead", another_fifo_is_not_death),
+        (
+            "process/dead_is_seen_by_who_moved_up",
+            dead_is_seen_by_who_moved_up,
+        ),
+        (
+            "process/lives_as_long_as_its_guardian",
+            lives_as_long_as_its_guardian,
+        ),
+        (
+            "process/guardian_outlives_the_files",
+            guardian_outlives_the_files,
+        ),
+        (
+            "process/crowd_of_a_stopped_one_is_served",
+            crowd_of_a_stopped_process_is_served,
+        ),
+        (
+            "process/without_its_fifo_is_not_dead",
+            without_its_fifo_is_not_dead,
+        ),
+        (
+            "process/with_another_fifo_in_its_place_is_not_dead",
+            another_fifo_is_not_death,
+        ),
     ];
     support::main(roles, tests, false)
 }
 
 fn files(place: &Place, part: &str) -> Vec<PathBuf> {
-    let all = fs::read_dir(place.folder()).unwrap().map(|file| file.unwrap().path());
-    all.filter(|file| file.file_name().unwrap().to_string_lossy().contains(part)).collect()
+    let all = fs::read_dir(place.folder())
+        .unwrap()
+        .map(|file| file.unwrap().path());
+    all.filter(|file| file.file_name().unwrap().to_string_lossy().contains(part))
+        .collect()
 }
 
 fn delete(files: &[PathBuf]) {
-    files.iter().for_each(|file| assert!(fs::remove_file(file).is_ok() || !file.exists(), "{}", file.display()));
+    files.iter().for_each(|file| {
+        assert!(
+            fs::remove_file(file).is_ok() || !file.exists(),
+            "{}",
+            file.display()
+        );
+    });
 }
 
 async fn refused(path: &Path) -> Error {
-    open(path).await.err().unwrap_or_else(|| panic!("{} was opened", path.display()))
+    open(path)
+        .await
+        .err()
+        .unwrap_or_else(|| panic!("{} was opened", path.display()))
 }
 
 async fn in_line(store: &Store, name: &str, n: usize) {
@@ -79,7 +139,10 @@ fn stay_in_a_transaction(words: &[String]) {
     database.execute_batch("BEGIN IMMEDIATE").unwrap();
     say("in");
     if how == "stop" {
-        Command::new("kill").args(["-s", "STOP", &std::process::id().to_string()]).status().unwrap();
+        Command::new("kill")
+            .args(["-s", "STOP", &std::process::id().to_string()])
+            .status()
+            .unwrap();
     }
     await_cue();
     database.execute_batch("COMMIT").unwrap();
@@ -88,7 +151,12 @@ fn stay_in_a_transaction(words: &[String]) {
 
 async fn error_while_locked(store: &Store) -> Error {
     let began = Moment::now();
-    let error = store.lock("a").ttl(Duration::from_secs(1)).try_acquire().await.unwrap_err();
+    let error = store
+        .lock("a")
+        .ttl(Duration::from_secs(1))
+        .try_acquire()
+        .await
+        .unwrap_err();
     assert!(since(began) < Duration::from_secs(5), "{:?}", since(began));
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     error
@@ -101,7 +169,12 @@ fn locked_names_the_process() {
         let mut other = Actor::start("stay_in_a_transaction", &[&place.word(), "run"]);
         other.says("in");
         let error = error_while_locked(&here).await;
-        assert!(error.to_string().contains(&format!("process {}", other.child.id())), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains(&format!("process {}", other.child.id())),
+            "{error}"
+        );
         assert!(!error.to_string().contains("stopped"), "{error}");
         // Who only looks is not kept out, nor who opens the file.
         assert!(here.lock("a").inspect().await.unwrap().holders.is_empty());
@@ -110,7 +183,13 @@ fn locked_names_the_process() {
         error_while_locked(&new).await;
         other.cue();
         other.says("out");
-        here.lock("a").try_acquire().await.unwrap().release().await.unwrap();
+        here.lock("a")
+            .try_acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
     });
 }
 
@@ -128,7 +207,13 @@ fn locked_by_a_stopped_process_says_so() {
         let who = format!("process {}, which is stopped", other.child.id());
         assert!(error.to_string().contains(&who), "{error}");
         other.kill();
-        here.lock("a").try_acquire().await.unwrap().release().await.unwrap();
+        here.lock("a")
+            .try_acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
     });
 }
 
@@ -154,8 +239,12 @@ fn unshare(words: &[&str]) -> Command {
 
 /// Makes its folder read-only, in a mount namespace of its own.
 fn connect_in_a_read_only_folder(words: &[String]) {
-    let [folder, locks] = words else { unreachable!() };
-    shell(&format!("mount --bind '{folder}' '{folder}'; mount -o remount,bind,ro '{folder}'"));
+    let [folder, locks] = words else {
+        unreachable!()
+    };
+    shell(&format!(
+        "mount --bind '{folder}' '{folder}'; mount -o remount,bind,ro '{folder}'"
+    ));
     connect(std::slice::from_ref(locks));
 }
 
@@ -163,17 +252,34 @@ fn read_only_is_denied() {
     let place = Place::new();
     run(async { drop(store(place.path()).await) });
     let folder = place.folder().display().to_string();
-    let mut mounted = Actor::start_by(unshare(&["-rm"]), "connect_in_a_read_only_folder", &[&folder, &place.word()]);
+    let mut mounted = Actor::start_by(
+        unshare(&["-rm"]),
+        "connect_in_a_read_only_folder",
+        &[&folder, &place.word()],
+    );
     let answer = mounted.hear();
-    assert!(answer.starts_with("Denied ") && answer.contains(&folder), "{answer}");
+    assert!(
+        answer.starts_with("Denied ") && answer.contains(&folder),
+        "{answer}"
+    );
     // In a user namespace without a mapping even root is bound by permissions.
-    let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-    for (path, readable, writable) in [(place.path(), 0o444, 0o644), (place.folder().into(), 0o555, 0o700)] {
+    let set =
+        |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    for (path, readable, writable) in [
+        (place.path(), 0o444, 0o644),
+        (place.folder().into(), 0o555, 0o700),
+    ] {
         set(&path, readable);
         let answer = Actor::start_by(unshare(&["--user"]), "connect", &[&place.word()]).hear();
-        assert!(answer.starts_with("Denied ") && answer.contains(&folder), "{answer}");
+        assert!(
+            answer.starts_with("Denied ") && answer.contains(&folder),
+            "{answer}"
+        );
         set(&path, writable);
-        assert_eq!(Actor::start_by(unshare(&["--user"]), "connect", &[&place.word()]).hear(), "opened");
+        assert_eq!(
+            Actor::start_by(unshare(&["--user"]), "connect", &[&place.word()]).hear(),
+            "opened"
+        );
     }
 }
 
@@ -187,12 +293,21 @@ fn fill_the_disk(words: &[String]) {
         let here = store(folder.join("locks.db")).await.ttl(ttl);
         let guard = here.lock("held").acquire().await.unwrap();
         let filler = folder.join("filler");
-        assert!(fs::write(&filler, vec![1; 16 << 20]).is_err(), "the disk is larger than it was made");
+        assert!(
+            fs::write(&filler, vec![1; 16 << 20]).is_err(),
+            "the disk is larger than it was made"
+        );
         let cold = refused(&folder.join("new.db")).await;
         assert_eq!(cold.kind(), ErrorKind::Unavailable, "{cold}");
         // Work goes on, for longer than the log is long.
         for _ in 0..2000 {
-            here.lock("a").try_acquire().await.unwrap().release().await.unwrap();
+            here.lock("a")
+                .try_acquire()
+                .await
+                .unwrap()
+                .release()
+                .await
+                .unwrap();
         }
         // Until there is more of it than the file has room for.
         let (mut all, name) = (Vec::new(), |n| format!("{} {n}", "long name ".repeat(40)));
@@ -213,7 +328,13 @@ fn fill_the_disk(words: &[String]) {
         }
         assert!(guard.is_valid() && all.iter().all(leasehold_core::Guard::is_valid));
         fs::remove_file(&filler).unwrap();
-        here.lock(name(all.len())).acquire().await.unwrap().release().await.unwrap();
+        here.lock(name(all.len()))
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
         assert!(guard.confirm().await.is_ok());
         say("fine");
     });
@@ -233,7 +354,13 @@ fn hold_beside_work(words: &[String]) {
         let here = store(locks).await.ttl(Duration::from_secs(5));
         let guard = here.lock("held").acquire().await.unwrap();
         for _ in 0..2000 {
-            here.lock("a").acquire().await.unwrap().release().await.unwrap();
+            here.lock("a")
+                .acquire()
+                .await
+                .unwrap()
+                .release()
+                .await
+                .unwrap();
         }
         assert!(guard.is_valid());
         guard.release().await.unwrap();
@@ -245,13 +372,27 @@ fn hold_beside_work(words: &[String]) {
 /// seconds, and names it.
 fn stalled_disk_keeps_what_is_held() {
     let place = Place::new();
-    let (trace, calls) = (place.folder().join("trace"), "fsync,fdatasync,sync_file_range,msync,syncfs,sync");
+    let (trace, calls) = (
+        place.folder().join("trace"),
+        "fsync,fdatasync,sync_file_range,msync,syncfs,sync",
+    );
     let mut strace = Command::new("strace");
-    strace.args(["-f", "-qq", "-e", &format!("trace={calls}"), "-e", "signal=none"]);
-    strace.args(["-e", &format!("inject={calls}:delay_enter=8000000"), "-o"]).arg(&trace);
+    strace.args([
+        "-f",
+        "-qq",
+        "-e",
+        &format!("trace={calls}"),
+        "-e",
+        "signal=none",
+    ]);
+    strace
+        .args(["-e", &format!("inject={calls}:delay_enter=8000000"), "-o"])
+        .arg(&trace);
     strace.arg(std::env::current_exe().unwrap());
     Actor::start_by(strace, "hold_beside_work", &[&place.word()]).says("fine");
-    let log = fs::metadata(place.path().with_extension("db-wal")).unwrap().len();
+    let log = fs::metadata(place.path().with_extension("db-wal"))
+        .unwrap()
+        .len();
     assert!(log < 4 << 20, "it was never written back: {log} bytes");
     let asked = fs::read_to_string(trace).unwrap();
     assert!(!asked.contains("sync"), "the disk was asked: {asked}");
@@ -287,13 +428,25 @@ fn no_descriptor_is_an_error() {
     let mut answers = Vec::new();
     for more in 0..20 {
         let limit = format!("--nofile={}:", used + more);
-        assert!(Command::new("prlimit").args(["--pid", &pid, &limit]).status().unwrap().success());
+        assert!(
+            Command::new("prlimit")
+                .args(["--pid", &pid, &limit])
+                .status()
+                .unwrap()
+                .success()
+        );
         actor.cue();
         answers.push(actor.hear());
     }
     assert_eq!(answers.last().unwrap(), "fine", "{answers:?}");
     let refused: Vec<_> = answers.iter().filter(|answer| *answer != "fine").collect();
-    assert!(refused.len() >= 3 && refused.iter().all(|answer| answer.starts_with("Unavailable ")), "{answers:?}");
+    assert!(
+        refused.len() >= 3
+            && refused
+                .iter()
+                .all(|answer| answer.starts_with("Unavailable ")),
+        "{answers:?}"
+    );
 }
 
 /// Another user of the directory's group stands in the same line, is rung, and is seen to die. Needs root, to be two users.
@@ -305,7 +458,9 @@ fn is_shared_by_its_group() {
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let other = || {
         let mut command = Command::new("setpriv");
-        command.args(["--reuid", "12345", "--regid", "54321", "--clear-groups"]).arg(&program);
+        command
+            .args(["--reuid", "12345", "--regid", "54321", "--clear-groups"])
+            .arg(&program);
         let mut other = Actor::start_by(command, "hold", &[&place.word(), "a", "60000"]);
         other.says("held");
         other
@@ -335,15 +490,27 @@ fn network_file_system_is_refused() {
                  mount -i -t fuse -o fd=3,rootmode=40000,user_id=1,group_id=1 none \"$1\"
                  exec \"$2\"";
     let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-euc", mount, "sh"]).arg(place.folder()).arg(std::env::current_exe().unwrap());
+    command
+        .args(["-m", "sh", "-euc", mount, "sh"])
+        .arg(place.folder())
+        .arg(std::env::current_exe().unwrap());
     let answer = Actor::start_by(command, "connect", &[&place.word()]).hear();
-    assert!(answer.starts_with("Unsupported ") && answer.contains("FUSE"), "{answer}");
+    assert!(
+        answer.starts_with("Unsupported ") && answer.contains("FUSE"),
+        "{answer}"
+    );
 }
 
 fn time_namespace_is_refused() {
     let place = Place::new();
     let shifted = unshare(&["-rT", "--boottime", "1000"]);
     let answer = Actor::start_by(shifted, "connect", &[&place.word()]).hear();
-    assert!(answer.starts_with("Unsupported ") && answer.contains("time namespace"), "{answer}");
-    assert_eq!(Actor::start_by(unshare(&["-r"]), "connect", &[&place.word()]).hear(), "opened");
+    assert!(
+        answer.starts_with("Unsupported ") && answer.contains("time namespace"),
+        "{answer}"
+    );
+    assert_eq!(
+        Actor::start_by(unshare(&["-r"]), "connect", &[&place.word()]).hear(),
+        "opened"
+    );
 }

@@ -1,6 +1,12 @@
 //! The three files of a store that are deleted, replaced, restored, damaged, or somebody else's.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "tests"
+)]
 
 #[path = "files/begun.rs"]
 mod begun;
@@ -8,11 +14,10 @@ mod begun;
 mod boot;
 #[path = "files/replaced.rs"]
 mod replaced;
+#[path = "it/support/mod.rs"]
 mod support;
 #[path = "files/tokens.rs"]
 mod tokens;
-#[path = "files/upgrade.rs"]
-mod upgrade;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,11 +26,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use begun::*;
-use boot::{
-    another_boot_is_free, another_boots_damage_is_begun_anew, damaged_is_an_error_and_stays, fifo_of_nobody_is_swept,
-    of_a_later_version_is_refused, of_somebody_else_is_refused, owner_and_rights_stay,
-};
-use leasehold_core::seam::Moment;
+use boot::*;
+use leasehold_core::backend::Moment;
 use leasehold_core::{Error, ErrorKind, FencingToken, Guard, Loss, Store};
 use replaced::*;
 use support::*;
@@ -36,52 +38,121 @@ fn main() -> ExitCode {
         ("hold", hold),
         ("open_and_try", open_and_try),
         ("hold_with_a_guardian", hold_with_a_guardian),
-        ("open_it", upgrade::open_it),
+        ("say_how_it_opens", say_how_it_opens),
         ("draw_blocks", tokens::draw_blocks),
     ];
     let tests: &[Test] = &[
-        ("gone/any_of_them_is_loss_and_no_double_hold", any_of_them_is_loss),
-        ("gone/a_stopped_holder_is_waited_for", a_stopped_holder_is_waited_for),
-        ("gone/a_holder_that_begins_them_anew_is_waited_for", a_holder_that_begins_them_anew_is_waited_for),
+        (
+            "gone/any_of_them_is_loss_and_no_double_hold",
+            any_of_them_is_loss,
+        ),
+        (
+            "gone/a_stopped_holder_is_waited_for",
+            a_stopped_holder_is_waited_for,
+        ),
+        (
+            "gone/a_holder_that_begins_them_anew_is_waited_for",
+            a_holder_that_begins_them_anew_is_waited_for,
+        ),
         ("gone/a_waiter_gets_its_turn", a_waiter_gets_its_turn),
-        ("gone/nobody_waits_for_who_holds_nothing", nobody_waits_for_who_holds_nothing),
+        (
+            "gone/nobody_waits_for_who_holds_nothing",
+            nobody_waits_for_who_holds_nothing,
+        ),
         ("gone/again_and_again_and_never_two_hold", never_two_hold),
-        ("other/a_copy_in_their_place_is_loss", a_copy_in_their_place_is_loss),
-        ("other/a_copy_of_older_content_is_loss", a_copy_of_older_content_is_loss),
-        ("other/moved_away_and_back_is_loss", moved_away_and_back_is_loss),
-        ("other/moved_away_and_back_at_once_is_noticed", moved_away_and_back_at_once_is_noticed),
-        ("other/a_file_of_other_locks_is_loss", a_file_of_other_locks_is_loss),
-        ("other/a_cut_log_is_an_error_that_says_what_to_do", a_cut_log_is_an_error),
+        (
+            "other/a_copy_in_their_place_is_loss",
+            a_copy_in_their_place_is_loss,
+        ),
+        (
+            "other/a_copy_of_older_content_is_loss",
+            a_copy_of_older_content_is_loss,
+        ),
+        (
+            "other/moved_away_and_back_is_loss",
+            moved_away_and_back_is_loss,
+        ),
+        (
+            "other/moved_away_and_back_at_once_is_noticed",
+            moved_away_and_back_at_once_is_noticed,
+        ),
+        (
+            "other/a_file_of_other_locks_is_loss",
+            a_file_of_other_locks_is_loss,
+        ),
+        (
+            "other/a_cut_log_is_an_error_that_says_what_to_do",
+            a_cut_log_is_an_error,
+        ),
         ("other/a_hard_link_is_refused", a_hard_link_is_refused),
         ("gone/while_they_are_opened", replaced_while_they_are_opened),
-        ("gone/new_files_are_in_use_when_they_are_found", new_files_are_in_use_when_they_are_found),
-        ("gone/cleaned_before_they_are_moved", cleaned_before_they_are_moved),
-        ("gone/nobody_begins_while_another_opens", nobody_begins_while_another_opens),
-        ("other/no_index_is_opened_beside_another_file", no_index_is_opened_beside_another_file),
-        ("gone/a_foreign_program_opens_them_meanwhile", a_foreign_program_opens_them_meanwhile),
-        ("other/restored_beside_a_guardian", restored_beside_a_guardian),
-        ("gone/begun_anew_beside_a_guardian", begun_anew_beside_a_guardian),
-        ("gone/a_lease_taken_until_then_is_waited_for", a_lease_taken_until_then_is_waited_for),
+        (
+            "gone/new_files_are_in_use_when_they_are_found",
+            new_files_are_in_use_when_they_are_found,
+        ),
+        (
+            "gone/cleaned_before_they_are_moved",
+            cleaned_before_they_are_moved,
+        ),
+        (
+            "gone/nobody_begins_while_another_opens",
+            nobody_begins_while_another_opens,
+        ),
+        (
+            "other/no_index_is_opened_beside_another_file",
+            no_index_is_opened_beside_another_file,
+        ),
+        (
+            "gone/a_foreign_program_opens_them_meanwhile",
+            a_foreign_program_opens_them_meanwhile,
+        ),
+        (
+            "other/restored_beside_a_guardian",
+            restored_beside_a_guardian,
+        ),
+        (
+            "gone/begun_anew_beside_a_guardian",
+            begun_anew_beside_a_guardian,
+        ),
+        (
+            "gone/a_lease_taken_until_then_is_waited_for",
+            a_lease_taken_until_then_is_waited_for,
+        ),
         ("rows/deleted_by_hand_are_loss", deleted_rows_are_loss),
         ("boot/another_ones_holds_are_free", another_boot_is_free),
-        ("boot/another_ones_damage_is_begun_anew", another_boots_damage_is_begun_anew),
-        ("boot/owner_and_rights_stay", owner_and_rights_stay),
-        ("damage/is_an_error_and_stays", damaged_is_an_error_and_stays),
-        ("foreign/is_refused_and_not_touched", of_somebody_else_is_refused),
-        ("foreign/of_a_later_version_is_refused", of_a_later_version_is_refused),
-        ("earlier/of_another_boot_is_begun_anew", upgrade::of_another_boot_is_begun_anew),
-        ("earlier/without_a_holder_is_begun_anew", upgrade::without_a_holder_is_begun_anew),
-        ("earlier/with_a_holder_is_refused", upgrade::with_a_holder_is_refused),
-        ("earlier/with_a_hold_that_lapses_is_refused", upgrade::with_a_hold_that_lapses_is_refused),
         (
-            "earlier/without_its_log_is_refused_unless_nobody_lives",
-            upgrade::without_its_log_is_refused_unless_nobody_lives,
+            "boot/another_one_beside_a_lease_is_refused",
+            another_boot_beside_a_lease_is_refused,
         ),
-        ("earlier/damaged_by_the_end_of_its_boot_is_begun_anew", upgrade::damaged_by_the_end_of_its_boot_is_begun_anew),
-        ("earlier/clients_of_both_versions_come_at_once", upgrade::clients_of_both_versions_come_at_once),
+        ("boot/two_ids_on_one_machine", two_boot_ids_on_one_machine),
+        ("boot/looking_begins_nothing", looking_begins_nothing),
+        ("foreign/of_no_version_says_so", of_no_version_says_so),
+        (
+            "boot/another_ones_damage_is_begun_anew",
+            another_boots_damage_is_begun_anew,
+        ),
+        ("boot/owner_and_rights_stay", owner_and_rights_stay),
+        (
+            "damage/is_an_error_and_stays",
+            damaged_is_an_error_and_stays,
+        ),
+        (
+            "foreign/is_refused_and_not_touched",
+            of_somebody_else_is_refused,
+        ),
+        (
+            "foreign/of_another_version_is_refused",
+            of_another_version_is_refused,
+        ),
         ("fifo/of_nobody_is_swept", fifo_of_nobody_is_swept),
-        ("tokens/rise_after_many_blocks_and_a_loss", tokens::rise_after_many_blocks_and_a_loss),
-        ("tokens/blocks_end_near_the_clock", tokens::blocks_end_near_the_clock),
+        (
+            "tokens/rise_after_many_blocks_and_a_loss",
+            tokens::rise_after_many_blocks_and_a_loss,
+        ),
+        (
+            "tokens/blocks_end_near_the_clock",
+            tokens::blocks_end_near_the_clock,
+        ),
     ];
     support::main(roles, tests, false)
 }
@@ -97,7 +168,10 @@ fn all(place: &Place) -> [PathBuf; 3] {
 }
 
 async fn refused(path: &Path) -> Error {
-    open(path).await.err().unwrap_or_else(|| panic!("{} was opened", path.display()))
+    open(path)
+        .await
+        .err()
+        .unwrap_or_else(|| panic!("{} was opened", path.display()))
 }
 
 /// A holder is told within one renewal, and no other client gets the lock before its guard is invalid.
@@ -115,7 +189,11 @@ async fn is_lost_before_another_gets_it(place: &Place, first: Guard) {
         second
     };
     let ((loss, told), second) = tokio::join!(told, next);
-    assert_eq!(loss, Loss::Gone, "it was told nothing: its lease ran out after {told:?}");
+    assert_eq!(
+        loss,
+        Loss::Gone,
+        "it was told nothing: its lease ran out after {told:?}"
+    );
     assert!(first.confirm().await.is_err() && second.confirm().await.is_ok());
     let _ = first.release().await;
     assert!(second.confirm().await.is_ok());
@@ -131,13 +209,23 @@ fn any_of_them_is_loss() {
                 let place = Place::new();
                 let old = store(place.path()).await.ttl(TTL);
                 let first = old.lock("a").acquire().await.unwrap();
-                let chosen = all(&place).into_iter().enumerate().filter(|(i, _)| subset & (1 << i) != 0);
+                let chosen = all(&place)
+                    .into_iter()
+                    .enumerate()
+                    .filter(|(i, _)| subset & (1 << i) != 0);
                 chosen.for_each(|(_, file)| fs::remove_file(file).unwrap());
                 is_lost_before_another_gets_it(&place, first).await;
                 // All are in one queue again.
                 let guard = old.lock("a").acquire().await.unwrap();
                 let others = store(place.path()).await;
-                assert!(others.lock("a").try_acquire().await.is_err_and(|e| e.is_contended()), "subset {subset}");
+                assert!(
+                    others
+                        .lock("a")
+                        .try_acquire()
+                        .await
+                        .is_err_and(|e| e.is_contended()),
+                    "subset {subset}"
+                );
                 guard.release().await.unwrap();
             });
         }
@@ -149,12 +237,24 @@ fn any_of_them_is_loss() {
 
 /// Holds a lock; on cue says whether it still does.
 fn hold(words: &[String]) {
-    let [locks, name, ttl] = words else { unreachable!() };
+    let [locks, name, ttl] = words else {
+        unreachable!()
+    };
     run(async {
-        let guard = store(locks).await.lock(name).ttl(ms(ttl.parse().unwrap())).acquire().await.unwrap();
+        let guard = store(locks)
+            .await
+            .lock(name)
+            .ttl(ms(ttl.parse().unwrap()))
+            .acquire()
+            .await
+            .unwrap();
         say("held");
         while tokio::task::spawn_blocking(await_cue).await.unwrap() {
-            say(if guard.confirm().await.is_ok() { "valid" } else { "lost" });
+            say(if guard.confirm().await.is_ok() {
+                "valid"
+            } else {
+                "lost"
+            });
         }
     });
 }
@@ -173,9 +273,17 @@ fn a_stopped_holder_is_waited_for() {
         let gone = Moment::now();
         let here = store(place.path()).await.ttl(TTL);
         let busy = here.lock("a").try_acquire().await;
-        assert!(busy.is_err_and(|e| e.is_contended()) && since(held) < ms(3000), "a machine too slow to say");
+        assert!(
+            busy.is_err_and(|e| e.is_contended()) && since(held) < ms(3000),
+            "a machine too slow to say"
+        );
         // For any name: nobody knows which it was. In no step of a `multi` either.
-        assert!(here.multi_lock(["b", "c"]).try_acquire().await.is_err_and(|e| e.is_contended()));
+        assert!(
+            here.multi_lock(["b", "c"])
+                .try_acquire()
+                .await
+                .is_err_and(|e| e.is_contended())
+        );
         let guard = here.lock("a").acquire().await.unwrap();
         assert!(since(gone) >= ms(2900), "granted after {:?}", since(gone));
         drop(here.lock("b").try_acquire().await.unwrap());
@@ -187,7 +295,14 @@ fn a_stopped_holder_is_waited_for() {
         let mut stopped = Actor::start("hold", &[&place.word(), "z", "30000"]);
         stopped.says("held");
         stopped.kill();
-        drop(store(place.path()).await.lock("z").try_acquire().await.unwrap());
+        drop(
+            store(place.path())
+                .await
+                .lock("z")
+                .try_acquire()
+                .await
+                .unwrap(),
+        );
     });
 }
 
@@ -195,14 +310,25 @@ fn a_stopped_holder_is_waited_for() {
 /// guard.
 fn a_holder_that_begins_them_anew_is_waited_for() {
     let place = Place::new();
-    let program = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let program = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let (here, first) = program.block_on(async {
         let here = store(place.path()).await.ttl(TTL);
         let first = here.lock("a").acquire().await.unwrap();
         (here, first)
     });
-    all(&place).iter().for_each(|file| fs::remove_file(file).unwrap());
-    assert!(program.block_on(here.lock("b").inspect()).unwrap().holders.is_empty());
+    all(&place)
+        .iter()
+        .for_each(|file| fs::remove_file(file).unwrap());
+    assert!(
+        program
+            .block_on(here.lock("b").inspect())
+            .unwrap()
+            .holders
+            .is_empty()
+    );
     run(async {
         let second = store(place.path()).await.lock("a").acquire().await.unwrap();
         assert!(!first.is_valid(), "two hold");
@@ -214,13 +340,18 @@ fn a_holder_that_begins_them_anew_is_waited_for() {
 fn a_waiter_gets_its_turn() {
     let place = Place::new();
     run(async {
-        let (one, two) = (store(place.path()).await.ttl(TTL), store(place.path()).await.ttl(TTL));
+        let (one, two) = (
+            store(place.path()).await.ttl(TTL),
+            store(place.path()).await.ttl(TTL),
+        );
         let first = one.lock("a").acquire().await.unwrap();
         let waiter = tokio::spawn(two.lock("a").acquire());
         while one.lock("a").inspect().await.unwrap().waiters.is_empty() {
             tokio::time::sleep(ms(5)).await;
         }
-        all(&place)[1..].iter().for_each(|file| fs::remove_file(file).unwrap());
+        all(&place)[1..]
+            .iter()
+            .for_each(|file| fs::remove_file(file).unwrap());
         let second = waiter.await.unwrap().unwrap();
         assert!(!first.is_valid(), "two hold");
         second.release().await.unwrap();
@@ -232,22 +363,59 @@ fn nobody_waits_for_who_holds_nothing() {
     let place = Place::new();
     run(async {
         let idle = store(place.path()).await.ttl(Duration::from_secs(3600));
-        idle.lock("a").acquire().await.unwrap().release().await.unwrap();
-        let short = store(place.path()).await.ttl(TTL).lock("b").acquire().await.unwrap();
+        idle.lock("a")
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+        let short = store(place.path())
+            .await
+            .ttl(TTL)
+            .lock("b")
+            .acquire()
+            .await
+            .unwrap();
         assert!(idle.lock("b").try_acquire().await.is_err());
         assert!(idle.multi_lock(["a", "b"]).try_acquire().await.is_err());
         short.release().await.unwrap();
         let other = place.folder().join("other.db");
-        let _elsewhere = store(&other).await.lock("a").ttl(Duration::from_secs(3600)).acquire().await.unwrap();
-        all(&place).iter().for_each(|file| fs::remove_file(file).unwrap());
-        store(place.path()).await.lock("a").try_acquire().await.unwrap().release().await.unwrap();
-        idle.lock("a").try_acquire().await.unwrap().release().await.unwrap();
+        let _elsewhere = store(&other)
+            .await
+            .lock("a")
+            .ttl(Duration::from_secs(3600))
+            .acquire()
+            .await
+            .unwrap();
+        all(&place)
+            .iter()
+            .for_each(|file| fs::remove_file(file).unwrap());
+        store(place.path())
+            .await
+            .lock("a")
+            .try_acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+        idle.lock("a")
+            .try_acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
     });
 }
 
 /// Files that change while they are opened are tried again: their parts do not fit together, and nothing is damaged.
 fn is_no_damage(e: &Error) {
-    assert!(e.kind() == ErrorKind::Unavailable && !e.to_string().contains("changed by hand"), "{e}");
+    assert!(
+        e.kind() == ErrorKind::Unavailable && !e.to_string().contains("changed by hand"),
+        "{e}"
+    );
 }
 
 /// Clients that come and go, and somebody who takes away some of the files again and again.
@@ -263,23 +431,31 @@ fn never_two_hold() {
             clients.spawn(async move {
                 let mut grants = 0;
                 while Moment::now() < end {
-                    let Ok(client) = open(&path).await.inspect_err(is_no_damage) else { continue };
+                    let Ok(client) = open(&path).await.inspect_err(is_no_damage) else {
+                        continue;
+                    };
                     let lock = Store::new(client).lock("a").ttl(TTL);
                     for _ in 0..4 {
                         let got = tokio::time::timeout(4 * TTL, lock.acquire()).await;
-                        let Ok(Ok(guard)) = got.map(|got| got.inspect_err(is_no_damage)) else { continue };
+                        let Ok(Ok(guard)) = got.map(|got| got.inspect_err(is_no_damage)) else {
+                            continue;
+                        };
                         let guard = Arc::new(guard);
                         {
                             let mut valid = valid.lock().unwrap();
                             valid.retain(|other| other.is_valid());
                             // Asked in this order, so that one that ends just now is not taken for two.
-                            let both =
-                                guard.is_valid() && !valid.is_empty() && valid.iter().any(|other| other.is_valid());
+                            let both = guard.is_valid()
+                                && !valid.is_empty()
+                                && valid.iter().any(|other| other.is_valid());
                             assert!(!both, "two hold: {guard:?} beside {valid:?}");
                             valid.push(guard.clone());
                         }
                         tokio::time::sleep(ms(fastrand::u64(0..TTL.as_millis() as u64))).await;
-                        valid.lock().unwrap().retain(|other| !Arc::ptr_eq(other, &guard));
+                        valid
+                            .lock()
+                            .unwrap()
+                            .retain(|other| !Arc::ptr_eq(other, &guard));
                         grants += 1;
                         if let Some(guard) = Arc::into_inner(guard) {
                             let _ = guard.release().await;
@@ -292,7 +468,10 @@ fn never_two_hold() {
         let mut taken = 0;
         while Moment::now() < end {
             tokio::time::sleep(ms(fastrand::u64(50..900))).await;
-            all(&place).iter().filter(|_| fastrand::bool()).for_each(|file| drop(fs::remove_file(file)));
+            all(&place)
+                .iter()
+                .filter(|_| fastrand::bool())
+                .for_each(|file| drop(fs::remove_file(file)));
             taken += 1;
         }
         let grants: usize = clients.join_all().await.into_iter().sum();

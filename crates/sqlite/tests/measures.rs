@@ -1,21 +1,35 @@
 //! What several processes see of each other: exclusion while some are killed, an even share, deaths and idle waiters.
 //! Each prints its figures; what it asserts leaves room for a busy machine.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "tests"
+)]
 
+#[path = "it/support/mod.rs"]
 mod support;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use leasehold_core::seam::Moment;
+use leasehold_core::backend::Moment;
 use rusqlite::{Connection, params};
 use support::*;
 
 fn main() -> ExitCode {
-    let roles: &[Role] = &[("count", count), ("hammer", hammer), ("hold", hold), ("wait", wait)];
+    let roles: &[Role] = &[
+        ("count", count),
+        ("hammer", hammer),
+        ("hold", hold),
+        ("wait", wait),
+    ];
     let tests: &[Test] = &[
-        ("counter/is_exact_while_processes_are_killed", counter_is_exact),
+        (
+            "counter/is_exact_while_processes_are_killed",
+            counter_is_exact,
+        ),
         ("share/is_even_among_names", share_is_even),
         ("death/is_seen_at_once", death_is_seen_at_once),
         ("waiters/cost_nothing_while_idle", waiters_cost_nothing),
@@ -37,21 +51,36 @@ fn resource(path: &str) -> Connection {
 /// Adds to the counter until this worker has done its part: reads, and then writes in another transaction, so that only the
 /// lock keeps others out between.
 fn count(words: &[String]) {
-    let [locks, counter, me] = words else { unreachable!() };
+    let [locks, counter, me] = words else {
+        unreachable!()
+    };
     run(async {
         let (mut resource, store) = (resource(counter), store(locks).await);
         let lock = store.lock("counter").ttl(Duration::from_secs(5));
         let done = |resource: &Connection| -> i64 {
-            resource.query_row("SELECT done FROM worker WHERE id = ?1", [me], |row| row.get(0)).unwrap()
+            resource
+                .query_row("SELECT done FROM worker WHERE id = ?1", [me], |row| {
+                    row.get(0)
+                })
+                .unwrap()
         };
         while done(&resource) < INCREMENTS {
             let guard = lock.acquire().await.unwrap();
-            let value: i64 = resource.query_row("SELECT value FROM counter", [], |row| row.get(0)).unwrap();
+            let value: i64 = resource
+                .query_row("SELECT value FROM counter", [], |row| row.get(0))
+                .unwrap();
             let write = resource.transaction().unwrap();
             let set = "UPDATE counter SET value = ?1, token = ?2 WHERE token < ?2";
             // One row, or the fence has refused a stale token.
-            let fresh = write.execute(set, params![value + 1, guard.fencing_token().as_i64()]).unwrap();
-            write.execute("UPDATE worker SET done = done + ?2 WHERE id = ?1", params![me, fresh as i64]).unwrap();
+            let fresh = write
+                .execute(set, params![value + 1, guard.fencing_token().as_i64()])
+                .unwrap();
+            write
+                .execute(
+                    "UPDATE worker SET done = done + ?2 WHERE id = ?1",
+                    params![me, fresh as i64],
+                )
+                .unwrap();
             write.commit().unwrap();
             let _ = guard.release().await;
         }
@@ -71,13 +100,17 @@ fn counter_is_exact() {
         .unwrap();
     let start = |id: usize| Actor::start("count", &[&place.word(), &counter, &id.to_string()]);
     for id in 0..COUNTERS {
-        result.execute("INSERT INTO worker VALUES (?1, 0)", [id.to_string()]).unwrap();
+        result
+            .execute("INSERT INTO worker VALUES (?1, 0)", [id.to_string()])
+            .unwrap();
     }
     let mut workers: Vec<Actor> = (0..COUNTERS).map(start).collect();
     let (mut kills, mut next) = (0, begin + ms(200));
     loop {
         // A worker that ended has done its part.
-        let busy: Vec<usize> = (0..COUNTERS).filter(|id| workers[*id].child.try_wait().unwrap().is_none()).collect();
+        let busy: Vec<usize> = (0..COUNTERS)
+            .filter(|id| workers[*id].child.try_wait().unwrap().is_none())
+            .collect();
         if busy.is_empty() {
             break;
         }
@@ -89,12 +122,25 @@ fn counter_is_exact() {
             workers[victim] = start(victim);
             kills += 1;
         }
-        assert!(since(begin) < Duration::from_secs(240), "the counter does not come to its end");
+        assert!(
+            since(begin) < Duration::from_secs(240),
+            "the counter does not come to its end"
+        );
     }
-    let value: i64 = result.query_row("SELECT value FROM counter", [], |row| row.get(0)).unwrap();
-    let done: i64 = result.query_row("SELECT sum(done) FROM worker", [], |row| row.get(0)).unwrap();
-    println!("counter: {value} after {kills} kills in {:.1} s", since(begin).as_secs_f64());
-    assert_eq!((value, done), (COUNTERS as i64 * INCREMENTS, COUNTERS as i64 * INCREMENTS));
+    let value: i64 = result
+        .query_row("SELECT value FROM counter", [], |row| row.get(0))
+        .unwrap();
+    let done: i64 = result
+        .query_row("SELECT sum(done) FROM worker", [], |row| row.get(0))
+        .unwrap();
+    println!(
+        "counter: {value} after {kills} kills in {:.1} s",
+        since(begin).as_secs_f64()
+    );
+    assert_eq!(
+        (value, done),
+        (COUNTERS as i64 * INCREMENTS, COUNTERS as i64 * INCREMENTS)
+    );
     assert!(kills >= 5, "too few kills to prove anything: {kills}");
 }
 
@@ -125,8 +171,9 @@ fn hammer(words: &[String]) {
 
 fn share_is_even() {
     let place = Place::new();
-    let mut actors: Vec<Actor> =
-        (0..4).map(|i| Actor::start("hammer", &[&place.word(), &format!("name {i}")])).collect();
+    let mut actors: Vec<Actor> = (0..4)
+        .map(|i| Actor::start("hammer", &[&place.word(), &format!("name {i}")]))
+        .collect();
     actors.iter_mut().for_each(|actor| actor.says("ready"));
     actors.iter_mut().for_each(Actor::cue);
     let answers: Vec<String> = actors.iter_mut().map(Actor::hear).collect();
@@ -147,7 +194,12 @@ fn hold(words: &[String]) {
     let [locks, name] = words else { unreachable!() };
     run(async {
         let store = store(locks).await;
-        let _guard = store.lock(name).ttl(Duration::from_secs(20)).acquire().await.unwrap();
+        let _guard = store
+            .lock(name)
+            .ttl(Duration::from_secs(20))
+            .acquire()
+            .await
+            .unwrap();
         say("held");
         tokio::task::spawn_blocking(await_cue).await.unwrap();
     });
@@ -174,8 +226,16 @@ fn death_is_seen_at_once() {
             guard.release().await.unwrap();
         }
         all.sort_unstable();
-        println!("death: kill -9 to grant p50 {:?}, max {:?}, n = {}", share(&all, 50), share(&all, 100), all.len());
-        assert!(share(&all, 50) < ms(50) && share(&all, 100) < Duration::from_secs(2), "{all:?}");
+        println!(
+            "death: kill -9 to grant p50 {:?}, max {:?}, n = {}",
+            share(&all, 50),
+            share(&all, 100),
+            all.len()
+        );
+        assert!(
+            share(&all, 50) < ms(50) && share(&all, 100) < Duration::from_secs(2),
+            "{all:?}"
+        );
     });
 }
 
@@ -183,20 +243,27 @@ const WAITERS: usize = 100;
 
 /// Waiters in line, spread over clients, each of which has a connection, a thread and a FIFO of its own.
 fn wait(words: &[String]) {
-    let [locks, clients, waiters] = words else { unreachable!() };
+    let [locks, clients, waiters] = words else {
+        unreachable!()
+    };
     let (clients, waiters): (usize, usize) = (clients.parse().unwrap(), waiters.parse().unwrap());
     let waiting = async {
         let mut stores = Vec::new();
         for _ in 0..clients {
             stores.push(store(locks).await);
         }
-        let _waiting: Vec<_> =
-            (0..waiters).map(|i| tokio::spawn(stores[i % stores.len()].lock("a").acquire())).collect();
+        let _waiting: Vec<_> = (0..waiters)
+            .map(|i| tokio::spawn(stores[i % stores.len()].lock("a").acquire()))
+            .collect();
         tokio::task::spawn_blocking(await_cue).await.unwrap();
         std::process::exit(0);
     };
     // A process that waits for one lock is as the command is: of one thread.
-    if waiters == 1 { run_alone(waiting) } else { run(waiting) }
+    if waiters == 1 {
+        run_alone(waiting);
+    } else {
+        run(waiting);
+    }
 }
 
 fn waiters_cost_nothing() {
@@ -211,20 +278,29 @@ fn waiters_cost_nothing() {
 fn idle_waiters(processes: usize, clients: usize) {
     const WATCHED: Duration = Duration::from_secs(10);
     // Percent of a core at most, idle and beside others, on a machine that is slow or busy with something else: that makes it four times as much.
-    let (most_idle, most_beside) = if cfg!(debug_assertions) { (20.0, 24.0) } else { (3.0, 4.0) };
+    let (most_idle, most_beside) = if cfg!(debug_assertions) {
+        (20.0, 24.0)
+    } else {
+        (3.0, 4.0)
+    };
     let place = Place::new();
     run(async {
         let store = store(place.path()).await;
         let _held = store.lock("a").acquire().await.unwrap();
-        let words = [place.word(), clients.to_string(), (WAITERS / processes).to_string()];
+        let words = [
+            place.word(),
+            clients.to_string(),
+            (WAITERS / processes).to_string(),
+        ];
         let start = |_| Actor::start("wait", &words.each_ref().map(String::as_str));
         let crowd: Vec<Actor> = (0..processes).map(start).collect();
         while store.lock("a").inspect().await.unwrap().waiters.len() < WAITERS {
             tokio::time::sleep(ms(10)).await;
         }
         let cpu = || crowd.iter().map(Actor::cpu).sum::<Duration>();
-        let percent =
-            |before: Duration, began: Moment| (cpu() - before).as_secs_f64() / since(began).as_secs_f64() * 100.0;
+        let percent = |before: Duration, began: Moment| {
+            (cpu() - before).as_secs_f64() / since(began).as_secs_f64() * 100.0
+        };
         // Each compiles its statements once.
         tokio::time::sleep(WATCHED).await;
         let (before, began) = (cpu(), Moment::now());
@@ -233,12 +309,22 @@ fn idle_waiters(processes: usize, clients: usize) {
         let (before, began) = (cpu(), Moment::now());
         while since(began) < WATCHED {
             // A cycle is two commits.
-            store.lock("other").acquire().await.unwrap().release().await.unwrap();
+            store
+                .lock("other")
+                .acquire()
+                .await
+                .unwrap()
+                .release()
+                .await
+                .unwrap();
             tokio::time::sleep(ms(100)).await;
         }
         let beside = percent(before, began);
         let crowd = format!("{WAITERS} idle ones of {processes} × {clients} clients");
         println!("waiters: {crowd} take {idle:.2} % of a core, {beside:.2} % beside 20 commits/s");
-        assert!(idle < most_idle && beside < most_beside, "{idle} % and {beside} %");
+        assert!(
+            idle < most_idle && beside < most_beside,
+            "{idle} % and {beside} %"
+        );
     });
 }

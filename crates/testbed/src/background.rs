@@ -1,6 +1,7 @@
-//! A runtime of the testbed's own.
+//! The testbed's own runtime.
 //!
-//! Tests starve, pause and shut down their runtimes on purpose. The proxies must go on meanwhile, so they live here.
+//! Tests starve, pause and shut down their runtimes on purpose. The proxies have to go on
+//! meanwhile, so they run here.
 
 use std::{future::Future, io, sync::LazyLock};
 
@@ -11,17 +12,24 @@ use tokio::{
 
 use crate::error::{Error, Result};
 
-static RUNTIME: LazyLock<io::Result<Runtime>> =
-    LazyLock::new(|| Builder::new_multi_thread().worker_threads(1).thread_name("testbed").enable_all().build());
+static RUNTIME: LazyLock<io::Result<Runtime>> = LazyLock::new(|| {
+    Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("testbed")
+        .enable_all()
+        .build()
+});
 
-/// A task in the background. It ends with this.
+/// A background task, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Task(AbortHandle);
 
 pub(crate) fn spawn(work: impl Future<Output = ()> + Send + 'static) -> Result<Task> {
     match &*RUNTIME {
         Ok(runtime) => Ok(Task(runtime.spawn(work).abort_handle())),
-        Err(error) => Err(Error::io("starting the testbed's runtime")(io::Error::other(error.to_string()))),
+        Err(error) => Err(Error::io("starting the testbed's runtime")(
+            io::Error::other(error.to_string()),
+        )),
     }
 }
 

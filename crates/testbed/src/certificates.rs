@@ -1,4 +1,4 @@
-//! Certificates of a private CA, and how the servers are told to use them.
+//! Certificates of a private CA, and the options by which servers use them.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use crate::{
     ports, server,
 };
 
-/// A private CA, with a folder for the files of what it signs.
+/// A private CA, with a folder for the files that it signs.
 #[derive(Debug)]
 pub struct Certificates {
     folder: TempDir,
@@ -30,20 +30,29 @@ pub struct KeyFiles {
     pub key: PathBuf,
 }
 
-/// The hosts that servers of the testbed are known by.
+/// The hosts of the testbed's servers.
 const HOSTS: [&str; 2] = ["127.0.0.1", "localhost"];
 
 impl Certificates {
-    /// A CA that nobody else knows.
+    /// Makes a CA that nothing else knows.
     pub fn new() -> Result<Self> {
         let folder = server::folder("ca")?;
         let ca = folder.path().join("ca.pem");
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, "leasehold testbed");
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "leasehold testbed");
         let key = KeyPair::generate().map_err(failed("a key"))?;
-        write(&ca, &params.self_signed(&key).map_err(failed("a CA"))?.pem())?;
-        Ok(Self { folder, issuer: Issuer::new(params, key), ca })
+        write(
+            &ca,
+            &params.self_signed(&key).map_err(failed("a CA"))?.pem(),
+        )?;
+        Ok(Self {
+            folder,
+            issuer: Issuer::new(params, key),
+            ca,
+        })
     }
 
     /// The file with the CA's own certificate.
@@ -52,17 +61,18 @@ impl Certificates {
         &self.ca
     }
 
-    /// Signs a certificate for `127.0.0.1` and `localhost`, or writes another one into the files of the same name.
+    /// Signs a certificate for `127.0.0.1` and `localhost`. With a name that was used before, it
+    /// overwrites those files.
     pub fn issue(&self, name: &str) -> Result<KeyFiles> {
         self.sign(name, &HOSTS, false)
     }
 
-    /// The same for other hosts.
+    /// Signs a certificate like [`issue`](Self::issue), but for these hosts.
     pub fn issue_for(&self, name: &str, hosts: &[&str]) -> Result<KeyFiles> {
         self.sign(name, hosts, false)
     }
 
-    /// The same, and it ran out long ago.
+    /// Signs a certificate like [`issue`](Self::issue), but one that expired long ago.
     pub fn issue_expired(&self, name: &str) -> Result<KeyFiles> {
         self.sign(name, &HOSTS, true)
     }
@@ -72,28 +82,34 @@ impl Certificates {
         let mut params = CertificateParams::new(hosts).map_err(failed("names"))?;
         params.distinguished_name.push(DnType::CommonName, name);
         if expired {
-            (params.not_before, params.not_after) = (date_time_ymd(2001, 1, 1), date_time_ymd(2002, 1, 1));
+            (params.not_before, params.not_after) =
+                (date_time_ymd(2001, 1, 1), date_time_ymd(2002, 1, 1));
         }
         let key = KeyPair::generate().map_err(failed("a key"))?;
-        let certificate = params.signed_by(&key, &self.issuer).map_err(failed("a certificate"))?;
+        let certificate = params
+            .signed_by(&key, &self.issuer)
+            .map_err(failed("a certificate"))?;
         let file = |ending| self.folder.path().join(format!("{name}.{ending}"));
-        let files = KeyFiles { certificate: file("pem"), key: file("key") };
+        let files = KeyFiles {
+            certificate: file("pem"),
+            key: file("key"),
+        };
         write(&files.certificate, &certificate.pem())?;
         write(&files.key, &key.serialize_pem())?;
         Ok(files)
     }
 }
 
-/// How a server serves TLS, on a port beside its plain one, over which the testbed asks it.
+/// The TLS port of a server, beside its plain one, over which the testbed asks it.
 #[derive(Clone, Debug)]
 pub struct TlsPort {
     /// The port, on `127.0.0.1`.
     pub port: u16,
-    /// Whom clients are trusted by.
+    /// The CA of the clients' certificates.
     pub ca: PathBuf,
-    /// What it shows.
+    /// The server's certificate and key.
     pub files: KeyFiles,
-    /// Whether clients must show a certificate.
+    /// Clients have to show a certificate.
     pub mutual: bool,
 }
 
@@ -101,35 +117,51 @@ impl TlsPort {
     /// A free port, with a certificate of this CA for `127.0.0.1`. Clients may show none.
     pub fn new(certificates: &Certificates) -> Result<Self> {
         let [port] = ports::free()?;
-        let (ca, files) = (certificates.ca().to_owned(), certificates.issue("server")?);
-        Ok(Self { port, ca, files, mutual: false })
+        let ca = certificates.ca().to_owned();
+        let files = certificates.issue("server")?;
+        Ok(Self {
+            port,
+            ca,
+            files,
+            mutual: false,
+        })
     }
 
-    /// The same, and clients must show a certificate.
+    /// Has clients show a certificate.
     #[must_use]
     pub fn mutual(mut self) -> Self {
         self.mutual = true;
         self
     }
 
-    /// The same at another free port, with files of its own: those of the certificate `server-port`.
+    /// A copy of this at another free port, with files of its own: those of the certificate
+    /// `server-<port>`.
     pub fn at_another_port(&self) -> Result<Self> {
         let [port] = ports::free()?;
         let own = |file: &Path, ending: &str| {
             let to = file.with_file_name(format!("server-{port}.{ending}"));
-            fs::copy(file, &to).map(|_| to).map_err(Error::io("copying a certificate"))
+            fs::copy(file, &to)
+                .map(|_| to)
+                .map_err(Error::io("copying a certificate"))
         };
-        let files = KeyFiles { certificate: own(&self.files.certificate, "pem")?, key: own(&self.files.key, "key")? };
-        Ok(Self { port, files, ..self.clone() })
+        let files = KeyFiles {
+            certificate: own(&self.files.certificate, "pem")?,
+            key: own(&self.files.key, "key")?,
+        };
+        Ok(Self {
+            port,
+            files,
+            ..self.clone()
+        })
     }
 
-    /// Where clients connect: `host:port`.
+    /// The address to which clients connect: `host:port`.
     #[must_use]
     pub fn addr(&self) -> String {
         ports::addr(self.port).to_string()
     }
 
-    /// What [`RedisOptions::extra`](crate::RedisOptions::extra) needs for it.
+    /// The options for [`RedisOptions::extra`](crate::RedisOptions::extra).
     #[must_use]
     pub fn redis(&self) -> Vec<String> {
         let clients = if self.mutual { "yes" } else { "no" };
@@ -141,32 +173,53 @@ impl TlsPort {
             ("--tls-key-file", path(&self.files.key)),
             ("--tls-auth-clients", clients.to_owned()),
         ];
-        words.into_iter().flat_map(|(word, value)| [word.to_owned(), value]).collect()
+        words
+            .into_iter()
+            .flat_map(|(word, value)| [word.to_owned(), value])
+            .collect()
     }
 
-    /// What ZooKeeper needs for it in its configuration. It wants the key and the certificate in one file, which is made beside them.
+    /// The lines of ZooKeeper's configuration. ZooKeeper wants the key and the certificate in one
+    /// file, which is made beside them.
     pub(crate) fn zookeeper(&self) -> Result<Vec<String>> {
-        let read = |path: &Path| fs::read_to_string(path).map_err(Error::io("reading a certificate"));
+        let read =
+            |path: &Path| fs::read_to_string(path).map_err(Error::io("reading a certificate"));
         let both = self.files.certificate.with_extension("both.pem");
-        write(&both, &format!("{}{}", read(&self.files.key)?, read(&self.files.certificate)?))?;
+        write(
+            &both,
+            &format!(
+                "{}{}",
+                read(&self.files.key)?,
+                read(&self.files.certificate)?
+            ),
+        )?;
         Ok(vec![
             format!("secureClientPort={}", self.port),
             "secureClientPortAddress=127.0.0.1".into(),
-            // The server that it has by default speaks no TLS.
+            // ZooKeeper's default connection factory has no TLS.
             "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory".into(),
             "authProvider.x509=org.apache.zookeeper.server.auth.X509AuthenticationProvider".into(),
             format!("ssl.keyStore.location={}", both.display()),
             format!("ssl.trustStore.location={}", self.ca.display()),
-            format!("ssl.clientAuth={}", if self.mutual { "need" } else { "none" }),
+            format!(
+                "ssl.clientAuth={}",
+                if self.mutual { "need" } else { "none" }
+            ),
         ])
     }
 
-    /// What etcd needs for it, beside the URL to listen at.
+    /// The arguments for etcd, except the URL at which it listens.
     pub(crate) fn etcd(&self) -> Vec<String> {
         let path = |word: &str, path: &Path| format!("{word}={}", path.display());
-        let mut words = vec![path("--cert-file", &self.files.certificate), path("--key-file", &self.files.key)];
+        let mut words = vec![
+            path("--cert-file", &self.files.certificate),
+            path("--key-file", &self.files.key),
+        ];
         if self.mutual {
-            words.extend([path("--trusted-ca-file", &self.ca), "--client-cert-auth".into()]);
+            words.extend([
+                path("--trusted-ca-file", &self.ca),
+                "--client-cert-auth".into(),
+            ]);
         }
         words
     }

@@ -1,5 +1,6 @@
-//! The wall clock of a server, which can be stepped while the server runs: a library that is loaded into it adds to the system's clock
-//! what a file says. It is built with the C compiler that building the stores takes, too.
+//! The wall clock of a server, which can be stepped while the server runs. A library that is loaded
+//! into the server adds the number in a file to the system's clock. The library is built with the C
+//! compiler, which building the stores needs, too.
 
 use std::{
     fs::{self, File},
@@ -13,8 +14,9 @@ use crate::{
     find::Program,
 };
 
-/// Reads the file as memory: PostgreSQL asks for the time in handlers of signals, where nothing may be opened or allotted; and a process
-/// that is killed or stopped leaves nothing behind, and nobody waiting.
+/// The source of the library. It maps the file into memory: PostgreSQL asks for the time in signal
+/// handlers, which may neither open a file nor allocate memory. A process that is killed or stopped
+/// leaves nothing behind, and no other process waits for it.
 const SOURCE: &str = r"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -63,37 +65,58 @@ time_t time(time_t *now) {
 }
 ";
 
-/// The variable that names the file, for the library.
+/// The environment variable by which the library finds the file.
 const CLOCK: &str = "LEASEHOLD_CLOCK";
 
-/// Makes a clock in this folder that says what the system's does, and returns how a program is started by it, and which files it must be
-/// able to read.
+/// Makes a clock in this folder that equals the system's. Returns the program and the arguments
+/// that start a server with it, and the files that the server must be able to read.
 pub(crate) fn start_by(
     folder: &Path,
     program: &Path,
     args: Vec<String>,
 ) -> Result<(PathBuf, Vec<String>, [PathBuf; 2])> {
-    let (source, library, clock) = (folder.join("clock.c"), folder.join("clock.so"), folder.join("clock"));
+    let source = folder.join("clock.c");
+    let library = folder.join("clock.so");
+    let clock = folder.join("clock");
     fs::write(&source, SOURCE).map_err(Error::io("writing a clock"))?;
     fs::write(&clock, 0_i64.to_ne_bytes()).map_err(Error::io("writing a clock"))?;
     let mut compiler = Command::new(Program::CCompiler.find()?);
-    compiler.args(["-O1", "-shared", "-fPIC", &format!("-DCLOCK=\"{CLOCK}\""), "-o"]).arg(&library).arg(&source);
+    compiler
+        .args([
+            "-O1",
+            "-shared",
+            "-fPIC",
+            &format!("-DCLOCK=\"{CLOCK}\""),
+            "-o",
+        ])
+        .arg(&library)
+        .arg(&source);
     let built = compiler.output().map_err(Error::io("building a clock"))?;
     if !built.status.success() {
-        return Err(Error::answer("building a clock", String::from_utf8_lossy(&built.stderr)));
+        return Err(Error::answer(
+            "building a clock",
+            String::from_utf8_lossy(&built.stderr),
+        ));
     }
     let by = [
         format!("LD_PRELOAD={}", library.display()),
         format!("{CLOCK}={}", clock.display()),
         program.display().to_string(),
     ];
-    Ok((PathBuf::from("/usr/bin/env"), by.into_iter().chain(args).collect(), [library, clock]))
+    Ok((
+        PathBuf::from("/usr/bin/env"),
+        by.into_iter().chain(args).collect(),
+        [library, clock],
+    ))
 }
 
-/// Steps the clock of this folder by so many nanoseconds.
+/// Steps the clock of this folder by this number of nanoseconds.
 pub(crate) fn step(folder: &Path, by: i64) -> Result<()> {
     let stepped = || {
-        let file = File::options().read(true).write(true).open(folder.join("clock"))?;
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(folder.join("clock"))?;
         let mut ahead = [0; 8];
         file.read_exact_at(&mut ahead, 0)?;
         file.write_all_at(&(i64::from_ne_bytes(ahead) + by).to_ne_bytes(), 0)

@@ -1,18 +1,18 @@
-//! Several servers that are one store: what can be done to them whatever they are.
+//! Several servers that are one store: the controls that all kinds of them share.
 
 use std::{ops::Deref, time::Duration};
 
 use crate::{error::Result, links::Links, server::Server};
 
 const GLANCE: Duration = Duration::from_millis(10);
-/// How long one member may take to say whether it leads: it may be paused.
+/// The time within which a member has to say whether it leads: it may be paused.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
 /// Private servers that are one store. Each member is an ordinary server: kill, pause or restart any of them.
 #[derive(Debug)]
 pub struct Cluster<S> {
     members: Vec<S>,
-    /// One for each port at which members listen for each other.
+    /// The links of each port at which members listen for each other.
     pub(crate) links: Vec<Links>,
 }
 
@@ -27,14 +27,17 @@ impl<S: Deref<Target = Server>> Cluster<S> {
         &self.members
     }
 
-    /// The index of the member that leads; waits until one says so.
+    /// The index of the member that leads. Waits until one says so.
     ///
-    /// A leader that was isolated or paused can believe it for a while beside its successor: the answer is from the first
-    /// that does.
+    /// A leader that was isolated or paused can still call itself the leader for a while, beside
+    /// its successor. The first member that does so is returned.
     pub async fn leader(&self) -> usize {
         loop {
             for (index, member) in self.members.iter().enumerate() {
-                if matches!(tokio::time::timeout(ANSWER_WITHIN, member.is_leader()).await, Ok(Ok(true))) {
+                if matches!(
+                    tokio::time::timeout(ANSWER_WITHIN, member.is_leader()).await,
+                    Ok(Ok(true))
+                ) {
                     return index;
                 }
             }
@@ -46,12 +49,18 @@ impl<S: Deref<Target = Server>> Cluster<S> {
     /// server goes on answering reads until it notices, after
     /// [`ZooKeeperOptions::sync_limit`](crate::ZooKeeperOptions::sync_limit) ticks.
     ///
-    /// Without the option `peer_proxies` this does nothing and says so by returning `false`.
+    /// Without the option `peer_proxies` this does nothing and returns `false`.
     pub fn isolate(&self, member: usize) -> bool {
-        self.links.iter().flat_map(|links| links.of(member)).map(|link| link.hold()).count() > 0
+        self.links
+            .iter()
+            .flat_map(|links| links.of(member))
+            .map(|link| link.hold())
+            .count()
+            > 0
     }
 
-    /// Joins an isolated member to the others again. The connections of before are closed, and the members make new ones.
+    /// Joins an isolated member to the others again. Old connections are closed, and the members
+    /// make new ones.
     pub async fn rejoin(&self, member: usize) {
         for link in self.links.iter().flat_map(|links| links.of(member)) {
             link.cut().await;

@@ -1,18 +1,20 @@
-//! What can go wrong with a server of the test's own.
+//! The errors of the testbed.
 
 use std::io;
 
-/// A result whose error says what the testbed could not do.
+/// A result with the testbed's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a server could not be started, controlled or asked.
+/// The reason why a server could not be started, controlled or asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A program is not installed.
-    #[error("{program} was not found; install it with `apt-get install {package}` or name its path in {variable}")]
+    #[error(
+        "{program} was not found; install it with `apt-get install {package}` or name its path in {variable}"
+    )]
     Missing {
-        /// What was looked for.
+        /// The missing program or file.
         program: &'static str,
         /// The Debian package that holds it.
         package: &'static str,
@@ -23,16 +25,16 @@ pub enum Error {
     /// The operating system refused something.
     #[error("{doing}: {source}")]
     Io {
-        /// What was tried.
+        /// The failed action.
         doing: String,
-        /// What the system answered.
+        /// The error of the system.
         source: io::Error,
     },
 
     /// The server ended before it was ready.
     #[error("{server} ended before it was ready; its log ends with:\n{log}")]
     Ended {
-        /// Which server.
+        /// The server, with its address.
         server: String,
         /// The last lines of its log.
         log: String,
@@ -41,22 +43,22 @@ pub enum Error {
     /// The server did not get ready in time.
     #[error("{server} was not ready within {seconds} s ({last}); its log ends with:\n{log}")]
     NotReady {
-        /// Which server.
+        /// The server, with its address.
         server: String,
-        /// How long it was waited for.
+        /// The time that was waited for it, in seconds.
         seconds: u64,
-        /// What it last answered.
+        /// The error of the last question.
         last: String,
         /// The last lines of its log.
         log: String,
     },
 
-    /// The server answered something else than was asked for.
+    /// The server gave an unexpected answer.
     #[error("{asked}: unexpected answer: {answer}")]
     Answer {
         /// The request.
         asked: String,
-        /// The answer, or as much of it as helps.
+        /// The answer, or the helpful part of it.
         answer: String,
     },
 
@@ -72,10 +74,14 @@ impl Error {
     }
 
     pub(crate) fn answer(asked: impl Into<String>, answer: impl Into<String>) -> Self {
-        Self::Answer { asked: asked.into(), answer: answer.into() }
+        Self::Answer {
+            asked: asked.into(),
+            answer: answer.into(),
+        }
     }
 
-    /// Whether another start with other ports may succeed: another program took a port between the choice and the start.
+    /// Returns whether another start with other ports may succeed: another program took a port
+    /// between the choice and the start.
     pub(crate) fn is_port_taken(&self) -> bool {
         matches!(self, Self::Ended { log, .. } if log.to_ascii_lowercase().contains("address already in use"))
     }

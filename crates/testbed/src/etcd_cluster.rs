@@ -13,7 +13,7 @@ use crate::{
 pub type EtcdCluster = Cluster<Etcd>;
 
 impl Etcd {
-    /// Starts a cluster of so many members and waits until all of them see a leader.
+    /// Starts a cluster of this many members and waits until all of them see a leader.
     pub async fn cluster(members: usize) -> Result<EtcdCluster> {
         Self::cluster_with(members, &EtcdOptions::default()).await
     }
@@ -25,7 +25,7 @@ impl Etcd {
 }
 
 impl EtcdCluster {
-    /// The URLs of all members, as clients take them.
+    /// The URLs of all members, for clients.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
         self.members().iter().map(Etcd::url).collect()
@@ -38,7 +38,11 @@ impl EtcdCluster {
                 member.tls = Some(tls.at_another_port()?);
             }
         }
-        let launch = |plan: &[Member]| plan.iter().map(|member| member.launch(plan, options)).collect::<Result<_>>();
+        let launch = |plan: &[Member]| {
+            plan.iter()
+                .map(|member| member.launch(plan, options))
+                .collect::<Result<_>>()
+        };
         if !options.peer_proxies {
             let cluster = Self::new(launch(&plan)?, Vec::new());
             return cluster.until_ready().await.map(|()| cluster);
@@ -54,7 +58,7 @@ impl EtcdCluster {
         for member in cluster.members() {
             signed.push(member.signature().await?);
         }
-        // Connections of before are closed, and the members make new ones.
+        // Old connections are closed, and the members make new ones.
         signatures.send_replace(signed);
         cluster.until_ready().await.map(|()| cluster)
     }

@@ -1,10 +1,11 @@
 //! Gates in front of the members of an etcd cluster, which lead connections through proxies.
 //!
-//! All members of a cluster must name each other by the same addresses, so a member's address cannot tell which of the
-//! others dials it. Behind each address therefore stands a gate: it reads which member asks (`X-Server-From`, which raft's
-//! requests carry) and leads the connection through the proxy between those two. A request without a signature (probes,
-//! questions for a version) goes straight through, and its connection ends with the answer, so that no signed request can
-//! follow on it.
+//! All members of a cluster have to name each other by common addresses, so the address that is
+//! dialled does not tell which member dials. A gate therefore stands behind each address. It reads
+//! the asking member (`X-Server-From`, in raft's requests) and leads the connection through the
+//! proxy between the two members. A request without a signature (probes, questions for a version)
+//! goes straight to the member, and its connection ends with the answer, so that no signed request
+//! can follow on it.
 
 use std::{net::SocketAddr, net::TcpListener as StdListener, sync::Arc};
 
@@ -17,16 +18,20 @@ use tokio::{
 
 use crate::{background, error::Result, links::Links, ports, proxy::Proxy};
 
-/// No request head of etcd's is longer.
+/// The greatest length of a request head of etcd.
 const HEAD: usize = 16 * 1024;
 
-/// How the members sign, by index; empty until they have told.
+/// The ids with which the members sign, by index; empty until they are known.
 type Signatures = Vec<String>;
 
-/// Proxies between the members that listen at these addresses, and for each member the address at which the others find
-/// it. When the gates learn how the members sign, connections of before are closed.
-pub(crate) async fn between(peers: &[SocketAddr]) -> Result<(Links, Vec<SocketAddr>, watch::Sender<Signatures>)> {
-    let (mut links, signatures) = (Links::between(peers).await?, watch::Sender::new(Signatures::new()));
+/// Makes proxies between the members that listen at these addresses. Returns them, for each member
+/// the address at which the others find it, and the sender of the members' signatures. When the
+/// signatures are sent, old connections are closed.
+pub(crate) async fn between(
+    peers: &[SocketAddr],
+) -> Result<(Links, Vec<SocketAddr>, watch::Sender<Signatures>)> {
+    let mut links = Links::between(peers).await?;
+    let signatures = watch::Sender::new(Signatures::new());
     let mut gates = Vec::new();
     for (to, &direct) in peers.iter().enumerate() {
         let mut routes = vec![direct; peers.len()];
@@ -34,17 +39,21 @@ pub(crate) async fn between(peers: &[SocketAddr]) -> Result<(Links, Vec<SocketAd
             route.set_port(links.proxy(from, to).map_or(direct.port(), Proxy::port));
         }
         let (listener, addr) = ports::listen()?;
-        let gate = Arc::new(Gate { routes, direct, signatures: signatures.subscribe() });
+        let gate = Arc::new(Gate {
+            routes,
+            direct,
+            signatures: signatures.subscribe(),
+        });
         links.tasks.push(background::spawn(gate.accept(listener))?);
         gates.push(addr);
     }
     Ok((links, gates, signatures))
 }
 
-/// The address of one member.
+/// The gate at the address of one member.
 #[derive(Debug)]
 struct Gate {
-    /// Where what comes from each member goes.
+    /// The address to which a connection of each member is led.
     routes: Vec<SocketAddr>,
     direct: SocketAddr,
     signatures: watch::Receiver<Signatures>,
@@ -52,7 +61,9 @@ struct Gate {
 
 impl Gate {
     async fn accept(self: Arc<Self>, listener: StdListener) {
-        let Ok(listener) = TcpListener::from_std(listener) else { return };
+        let Ok(listener) = TcpListener::from_std(listener) else {
+            return;
+        };
         let mut signatures = self.signatures.clone();
         let mut connections = JoinSet::new();
         loop {
@@ -80,10 +91,13 @@ impl Gate {
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
         server.write_all(&head).await?;
-        io::copy_bidirectional(&mut client, &mut server).await.map(drop)
+        io::copy_bidirectional(&mut client, &mut server)
+            .await
+            .map(drop)
     }
 
-    /// Where a request goes. An unsigned one becomes HTTP/1.0, which ends its connection with the answer.
+    /// The address to which a request is led. An unsigned request becomes HTTP/1.0, which ends its
+    /// connection with the answer.
     fn way(&self, head: &mut [u8]) -> SocketAddr {
         let signatures = self.signatures.borrow();
         let signed = |id: &String| contains(head, &format!("\r\nX-Server-From: {id}\r\n"));
@@ -104,5 +118,7 @@ fn contains(bytes: &[u8], text: &str) -> bool {
 }
 
 fn position(bytes: &[u8], text: &str) -> Option<usize> {
-    bytes.windows(text.len()).position(|window| window == text.as_bytes())
+    bytes
+        .windows(text.len())
+        .position(|window| window == text.as_bytes())
 }

@@ -1,7 +1,13 @@
-//! What every store does about servers as others run them, with users of few rights and with names: the same cases by the same names. Each
-//! refusal is a typed error in time that names the server and what to do, shows no secret, and leaves nothing behind.
+//! Cases about operated servers, with users of few rights and with host names, that every store's
+//! tests share under common names. Each refusal is a typed error in time that names the server and
+//! the remedy, shows no secret, and leaves nothing behind.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests are tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests are tests"
+)]
 #![allow(missing_docs, reason = "each case says by its name what it judges")]
 
 use std::{
@@ -20,39 +26,40 @@ use tokio::{
 
 use crate::{
     Proxy,
-    seam::{connected, sleep, within, words_without},
     tls_cases::works,
+    verbs::{connected, sleep, within, words_without},
 };
 
 /// The servers of one store, with a user who has the rights that locks need and no others.
 #[allow(async_fn_in_trait, reason = "a test waits for them where it is")]
 pub trait FleetStore: Sized {
-    /// What an error says of a password that is wrong.
+    /// A part of the error about a wrong password.
     const WRONG: &'static str;
-    /// What it says of rights that are missing.
+    /// A part of the error about missing rights.
     const RIGHTS: &'static str;
 
-    /// Whether a hold is confirmed by what such a user may still read.
+    /// A hold is confirmed by data that a user without the right to write may still read.
     const CONFIRMED_BY_READING: bool = false;
 
-    /// Starts them; the user's password is this one.
+    /// Starts the servers. The user has this password.
     async fn start(password: &str) -> Self;
 
-    /// Where the user connects with this password, and gets an answer in time also from a busy machine.
+    /// The URL with which the user connects with this password. Its time-outs suit a busy machine,
+    /// too.
     fn url(&self, password: &str) -> String;
 
-    /// Where the servers are: `host:port`.
+    /// The addresses of the servers: `host:port`.
     fn addrs(&self) -> Vec<String>;
 
     async fn connect(url: &str) -> Result<Store>;
 
-    /// Takes from the user, who stays connected, the right to write.
+    /// Revokes the user's right to write; the user stays connected.
     async fn revoke(&self);
 
-    /// Gives it back.
+    /// Restores the right to write.
     async fn restore(&self);
 
-    /// Waits until nothing of a client is left, or fails if anything is.
+    /// Waits until nothing of a client is left, or fails if something remains.
     async fn nothing_is_left(&self);
 }
 
@@ -61,31 +68,45 @@ const WRONG: &str = "wr0ng";
 /// Short, so that a hold that is not renewed ends while a test waits for it.
 const TTL: Duration = Duration::from_secs(4);
 
-/// It is refused so, by one of these servers.
+/// Checks that one of these servers refused the request, for this reason.
 fn refused<S: FleetStore>(store: &S, error: Error, says: &str) {
     let kind = error.kind();
     let words = words_without(&[PASSWORD, WRONG], Err::<(), _>(error));
     assert_eq!(kind, Denied, "{words}");
-    assert!(words.contains(says) && store.addrs().iter().any(|addr| words.contains(&**addr)), "{words}");
+    assert!(
+        words.contains(says) && store.addrs().iter().any(|addr| words.contains(&**addr)),
+        "{words}"
+    );
 }
 
 pub async fn a_wrong_password<S: FleetStore>() {
     let servers = S::start(PASSWORD).await;
-    // Some seconds, on a machine that has time.
-    refused(&servers, within(30, S::connect(&servers.url(WRONG))).await.unwrap_err(), S::WRONG);
+    // The time limit suits a busy machine.
+    refused(
+        &servers,
+        within(30, S::connect(&servers.url(WRONG)))
+            .await
+            .unwrap_err(),
+        S::WRONG,
+    );
     servers.nothing_is_left().await;
     let url = servers.url(PASSWORD);
     works(connected(|| S::connect(&url)).await).await;
 }
 
-/// Whoever asks is told, the hold ends in time, and its lock is free once the rights are back.
+/// Requests fail with the reason, the hold ends in time, and its lock is free once the rights are
+/// back.
 pub async fn rights_that_are_revoked_in_the_middle_of_a_hold<S: FleetStore>() {
     let servers = S::start(PASSWORD).await;
     let url = servers.url(PASSWORD);
     let store = connected(|| S::connect(&url)).await.ttl(TTL);
     let held = store.lock("a").acquire().await.unwrap();
     servers.revoke().await;
-    refused(&servers, within(30, store.lock("b").try_acquire()).await.unwrap_err(), S::RIGHTS);
+    refused(
+        &servers,
+        within(30, store.lock("b").try_acquire()).await.unwrap_err(),
+        S::RIGHTS,
+    );
     match within(30, held.confirm()).await {
         Ok(()) => assert!(S::CONFIRMED_BY_READING),
         Err(e) => refused(&servers, e, S::RIGHTS),
@@ -101,28 +122,39 @@ pub async fn rights_that_are_revoked_in_the_middle_of_a_hold<S: FleetStore>() {
     servers.nothing_is_left().await;
 }
 
-/// The name's address changes, and nobody is at the one of before: what is connected anew is connected to where the name is now.
+/// The address behind a name changes, and nothing answers at the old one: new connections go to the
+/// new address.
 ///
-/// In a process of its own, whose `/etc/hosts` is ours.
+/// The case runs in a process of its own, with an `/etc/hosts` of the testbed.
 pub async fn a_name_is_looked_up_anew_for_each_connection<S: FleetStore>() {
     const HOSTS: &str = "LEASEHOLD_HOSTS";
     let Some(hosts) = env::var_os(HOSTS) else {
         let hosts = tempfile::NamedTempFile::new().unwrap();
-        let (program, here) = (env::current_exe().unwrap(), thread::current());
+        let program = env::current_exe().unwrap();
+        let here = thread::current();
         let script = r#"mount --bind "$LEASEHOLD_HOSTS" /etc/hosts && exec "$@""#;
         let mut child = Command::new("unshare");
-        child.args(["--map-root-user", "--mount", "sh", "-c", script, "sh"]).arg(program);
-        // A case runs on the thread of its test, which has the name of that.
-        child.args(["--exact", here.name().unwrap(), "--nocapture"]).env(HOSTS, hosts.path());
+        child
+            .args(["--map-root-user", "--mount", "sh", "-c", script, "sh"])
+            .arg(program);
+        // A case runs on the thread of its test, which is named like the test.
+        child
+            .args(["--exact", here.name().unwrap(), "--nocapture"])
+            .env(HOSTS, hosts.path());
         let output = child.output().unwrap();
         let printed = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
+        assert!(
+            output.status.success() && printed.contains("1 passed"),
+            "{printed}"
+        );
         return;
     };
-    let at = |host: &str| fs::write(&hosts, format!("127.0.0.1 localhost\n{host} {NAME}\n")).unwrap();
+    let at =
+        |host: &str| fs::write(&hosts, format!("127.0.0.1 localhost\n{host} {NAME}\n")).unwrap();
     at("127.0.0.1");
     let servers = S::start(PASSWORD).await;
-    let (mut url, mut ways) = (servers.url(PASSWORD), Vec::new());
+    let mut url = servers.url(PASSWORD);
+    let mut ways = Vec::new();
     for addr in servers.addrs() {
         let way = Proxy::to(&*addr).await.unwrap();
         assert!(url.contains(&addr), "{url}");
@@ -130,7 +162,9 @@ pub async fn a_name_is_looked_up_anew_for_each_connection<S: FleetStore>() {
         lead((Ipv4Addr::new(127, 0, 0, 2), way.port()).into(), addr).await;
         ways.push(way);
     }
-    let store = connected(|| S::connect(&url)).await.ttl(Duration::from_secs(60));
+    let store = connected(|| S::connect(&url))
+        .await
+        .ttl(Duration::from_secs(60));
     let guard = store.lock("a").acquire().await.unwrap();
     at("127.0.0.2");
     for way in &ways {
@@ -145,7 +179,7 @@ pub async fn a_name_is_looked_up_anew_for_each_connection<S: FleetStore>() {
 
 const NAME: &str = "store.test";
 
-/// Whoever connects there is led to this server.
+/// Leads connections to `from` to this server.
 async fn lead(from: SocketAddr, to: String) {
     let listener = TcpListener::bind(from).await.unwrap();
     tokio::spawn(async move {
@@ -159,7 +193,7 @@ async fn lead(from: SocketAddr, to: String) {
     });
 }
 
-/// One test for each case, for the servers of this type.
+/// Defines one test for each case, with the servers of this type.
 #[macro_export]
 macro_rules! fleet_cases {
     ($store:ty) => {
@@ -170,7 +204,7 @@ macro_rules! fleet_cases {
     ($store:ty: $($case:ident)*) => { $(
         #[tokio::test]
         async fn $case() {
-            $crate::seam::bounded($crate::fleet_cases::$case::<$store>()).await;
+            $crate::verbs::bounded($crate::fleet_cases::$case::<$store>()).await;
         }
     )* };
 }

@@ -1,6 +1,6 @@
-//! One HTTP request over one connection: enough to ask etcd how it does.
+//! One HTTP request over one connection: enough for questions to etcd.
 //!
-//! HTTP/1.0, so that the answer ends with the connection and is never chunked.
+//! It uses HTTP/1.0, so the answer ends with the connection and is never chunked.
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -9,20 +9,26 @@ use tokio::{
 
 use crate::error::{Error, Result};
 
-/// The body at `path`.
+/// Gets the body at `path`.
 pub(crate) async fn get(addr: &str, path: &str) -> Result<String> {
     exchange(addr, &format!("GET {path}"), "", None).await
 }
 
-/// The answer to a JSON document sent to `path`, as whoever this token stands for.
-pub(crate) async fn post(addr: &str, path: &str, json: &str, token: Option<&str>) -> Result<String> {
+/// Posts a JSON document to `path` with this token, and returns the body of the answer.
+pub(crate) async fn post(
+    addr: &str,
+    path: &str,
+    json: &str,
+    token: Option<&str>,
+) -> Result<String> {
     exchange(addr, &format!("POST {path}"), json, token).await
 }
 
 async fn exchange(addr: &str, asked: &str, body: &str, token: Option<&str>) -> Result<String> {
     let what = || Error::io(format!("{asked} at {addr}"));
     let mut stream = TcpStream::connect(addr).await.map_err(what())?;
-    let (length, token) = (body.len(), token.map_or(String::new(), |token| format!("Authorization: {token}\r\n")));
+    let length = body.len();
+    let token = token.map_or(String::new(), |token| format!("Authorization: {token}\r\n"));
     let request = format!(
         "{asked} HTTP/1.0\r\nHost: {addr}\r\n{token}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
     );

@@ -1,17 +1,24 @@
 //! Real servers of a test's own, and a proxy that breaks their connections on purpose.
 //!
-//! - [`Redis`], [`Etcd`], [`ZooKeeper`], [`Postgres`] and [`PgBouncer`] start private servers on free loopback ports, with their data in a temporary
-//!   folder. What can be done to every one of them (kill, pause, restart with or without data) is at [`Server`].
+//! - [`Redis`], [`Etcd`], [`ZooKeeper`], [`Postgres`] and [`PgBouncer`] start private servers on
+//!   free loopback ports, with their data in a temporary folder. [`Server`] has the controls of
+//!   every one of them (kill, pause, restart with or without data).
 //! - [`RedisCluster`] is several Redis servers that share the keys, and moves slots between them.
-//! - [`EtcdCluster`] and [`ZooKeeperEnsemble`] are several that belong together: what can be done to them is at [`Cluster`].
-//! - [`Proxy`] stands between a client and a server and cuts, holds, delays or loses what passes.
-//! - [`Certificates`] are those of a private CA, and [`TlsPort`] is how a server serves TLS.
-//! - [`seam`] has what the tests of every store need to talk to the seam, and [`seen`] what is seen of a lock under faults.
-//! - [`mod@tls_cases`] are what every store does about TLS, [`mod@fleet_cases`] what it does about users and names.
+//! - [`EtcdCluster`] and [`ZooKeeperEnsemble`] are several servers that belong together; their
+//!   controls are at [`Cluster`].
+//! - [`Proxy`] stands between a client and a server and cuts, holds, delays or loses the bytes that
+//!   pass.
+//! - [`Certificates`] are those of a private CA, and [`TlsPort`] describes the TLS port of a
+//!   server.
+//! - [`verbs`] has the parts with which the tests of every store call a store, and [`seen`]
+//!   records what a lock does under faults.
+//! - [`mod@tls_cases`] are the cases of every store about TLS, [`mod@fleet_cases`] those about
+//!   users and names. [`reasons`] compares what a store refuses with its page,
+//!   and [`fence_matrix`] has the cells of the fence for stores with transactions.
 //! - [`external_url`] names a server of the developer to use in place of a private one.
 //!
-//! No store's client crate is used here, and no store protocol is spoken beyond readiness, counters and footprints: what
-//! a test learns about a server must not come through the code under test.
+//! No store's client crate is used here, and no store protocol is spoken beyond readiness, counters
+//! and footprints: a test's knowledge of a server must not come through the code under test.
 //!
 //! The servers are found where Debian's packages put them. A missing one is [`Error::Missing`], never a skipped test.
 
@@ -19,6 +26,7 @@ mod background;
 mod certificates;
 mod clock;
 mod error;
+pub mod fence_matrix;
 mod find;
 pub mod fleet_cases;
 mod http;
@@ -26,11 +34,12 @@ mod link;
 mod ports;
 mod process;
 mod proxy;
+pub mod reasons;
 mod resp;
-pub mod seam;
 pub mod seen;
 mod server;
 pub mod tls_cases;
+pub mod verbs;
 
 mod cluster;
 mod links;
@@ -63,7 +72,7 @@ pub use postgres::{Postgres, PostgresOptions};
 pub use proxy::{Proxy, Trap};
 pub use redis::{Redis, RedisOptions};
 pub use redis_cluster::{RedisCluster, RedisClusterOptions};
-pub use redis_echo::RedisEcho;
+pub use redis_echo::{RedisEcho, RedisLike};
 pub use redis_sentinel::{RedisSentinel, SentinelOptions};
 pub use resp::Reply;
 pub use server::{ON_DISK, Server};

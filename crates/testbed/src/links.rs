@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use crate::{background::Task, error::Result, proxy::Proxy};
 
-/// What one member sends to another.
+/// The connections from one member to another.
 #[derive(Debug)]
 struct Link {
     from: usize,
@@ -16,33 +16,51 @@ struct Link {
 #[derive(Debug)]
 pub(crate) struct Links {
     links: Vec<Link>,
-    /// What must run as long as they do.
+    /// Tasks that have to run as long as the proxies do.
     pub(crate) tasks: Vec<Task>,
 }
 
 impl Links {
-    /// Proxies to the addresses where the members listen for each other.
+    /// Makes proxies to the addresses at which the members listen for each other.
     pub(crate) async fn between(peers: &[SocketAddr]) -> Result<Self> {
         let mut links = Vec::new();
         for from in 0..peers.len() {
             for (to, peer) in peers.iter().enumerate().filter(|(to, _)| *to != from) {
-                links.push(Link { from, to, proxy: Proxy::to(peer.to_string()).await? });
+                links.push(Link {
+                    from,
+                    to,
+                    proxy: Proxy::to(peer.to_string()).await?,
+                });
             }
         }
-        Ok(Self { links, tasks: Vec::new() })
+        Ok(Self {
+            links,
+            tasks: Vec::new(),
+        })
     }
 
     pub(crate) fn proxy(&self, from: usize, to: usize) -> Option<&Proxy> {
-        self.links.iter().find(|link| link.from == from && link.to == to).map(|link| &link.proxy)
+        self.links
+            .iter()
+            .find(|link| link.from == from && link.to == to)
+            .map(|link| &link.proxy)
     }
 
-    /// The proxies of what a member sends.
+    /// The proxies of the connections that a member makes.
     pub(crate) fn from(&self, member: usize) -> impl Iterator<Item = &Proxy> {
-        self.links.iter().filter(move |link| link.from == member).map(|link| &link.proxy)
+        self.links
+            .iter()
+            .filter(move |link| link.from == member)
+            .map(|link| &link.proxy)
     }
 
     /// The proxies that begin or end at a member.
     pub(crate) fn of(&self, member: usize) -> impl Iterator<Item = &Proxy> {
-        self.from(member).chain(self.links.iter().filter(move |link| link.to == member).map(|link| &link.proxy))
+        self.from(member).chain(
+            self.links
+                .iter()
+                .filter(move |link| link.to == member)
+                .map(|link| &link.proxy),
+        )
     }
 }

@@ -1,11 +1,13 @@
 //! Ports that no other program uses.
 //!
-//! `bind(0)` would hand out ports of the system's ephemeral range. While a server of ours is down, any outgoing connection
-//! could take such a port, and a client that keeps dialling it can even connect to itself. So ports are chosen at random
-//! below that range and tried with `bind`. Another program can still be faster: a start that fails for it is repeated.
+//! `bind(0)` would hand out ports of the system's ephemeral range. While a server of the testbed is
+//! down, any outgoing connection could take such a port, and a client that keeps dialling it can
+//! even connect to itself. Ports are therefore chosen at random below that range and tried with
+//! `bind`. Another program can still be faster: a start that fails for this reason is repeated.
 //!
-//! A test that runs beside could take the port of a server that is down, and no repetition helps then. So each process keeps the UDP
-//! port of the same number, which none of our servers uses, for as long as it runs.
+//! Another running test could take the port of a server that is down, and no repetition helps then.
+//! Each process therefore keeps the UDP port of that number, which none of the servers uses, for as
+//! long as it runs.
 
 use std::{
     fs,
@@ -19,7 +21,7 @@ const LOWEST: u16 = 12_000;
 const ATTEMPTS: usize = 5;
 const EPHEMERAL_UNLESS_TOLD: u16 = 32_768;
 
-/// What this process has handed out, kept from itself and others.
+/// The UDP sockets that keep the ports of this process from itself and from others.
 static TAKEN: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
 
 /// Several free ports, all different.
@@ -31,13 +33,15 @@ pub(crate) fn free<const N: usize>() -> Result<[u16; N]> {
     Ok(ports)
 }
 
-/// A port that is listened on at once, so that it stays ours.
+/// Listens on a free port at once, so that no other program can take it.
 pub(crate) fn listen() -> Result<(TcpListener, SocketAddr)> {
     let mut attempt = 1;
     loop {
         let [port] = free()?;
         let addr = addr(port);
-        match TcpListener::bind(addr).and_then(|listener| listener.set_nonblocking(true).map(|()| listener)) {
+        match TcpListener::bind(addr)
+            .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+        {
             Ok(listener) => return Ok((listener, addr)),
             Err(_) if attempt < ATTEMPTS => attempt += 1,
             Err(error) => return Err(Error::io(format!("listening at {addr}"))(error)),
@@ -45,7 +49,7 @@ pub(crate) fn listen() -> Result<(TcpListener, SocketAddr)> {
     }
 }
 
-/// Where a server of ours listens at this port.
+/// The address at which a server of the testbed listens at this port.
 pub(crate) fn addr(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
@@ -55,7 +59,9 @@ fn one() -> Result<u16> {
     let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
     for _ in 0..10_000 {
         let port = fastrand::u16(LOWEST..end);
-        let Ok(kept) = UdpSocket::bind(addr(port)) else { continue };
+        let Ok(kept) = UdpSocket::bind(addr(port)) else {
+            continue;
+        };
         if TcpListener::bind(addr(port)).is_ok() {
             taken.push(kept);
             return Ok(port);
@@ -82,7 +88,9 @@ mod tests {
         let ports: BTreeSet<u16> = free::<50>().unwrap().into();
         assert_eq!(ports.len(), 50);
         assert!(
-            ports.into_iter().all(|port| UdpSocket::bind(addr(port)).is_err()),
+            ports
+                .into_iter()
+                .all(|port| UdpSocket::bind(addr(port)).is_err()),
             "others may take it while its server is down"
         );
     }

@@ -1,6 +1,6 @@
 //! Private PostgreSQL servers: a cluster of Debian's package in a temporary folder, and standbys of it.
 //!
-//! The package starts a server of its own, which is never used.
+//! The package starts a server of its own, which the testbed never uses.
 
 use std::{
     fs,
@@ -23,19 +23,19 @@ use crate::{
     server::{self, Launch, Probe, Server},
 };
 
-/// How a private PostgreSQL server is set up. The default syncs each commit, as servers do.
+/// The options of a private PostgreSQL server. The default syncs each commit, as servers do.
 #[derive(Clone, Debug, Default)]
 pub struct PostgresOptions {
     /// Settings of its configuration, such as `("fsync", "off")`.
     pub settings: Vec<(String, String)>,
-    /// How it serves TLS, at this port beside what has none.
+    /// The TLS port. The port serves plain connections, too.
     pub tls: Option<TlsPort>,
-    /// Whether its wall clock can be stepped: [`Server::step_clock`].
+    /// Its wall clock can be stepped: [`Server::step_clock`].
     pub clock: bool,
 }
 
 impl PostgresOptions {
-    /// The same with one more setting.
+    /// Adds a setting.
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.into(), value.into()));
@@ -43,8 +43,8 @@ impl PostgresOptions {
     }
 }
 
-/// A private PostgreSQL server; see [`Server`] for what can be done to its processes: all of them are killed, paused and
-/// resumed.
+/// A private PostgreSQL server; see [`Server`] for the controls of its processes: all of them are
+/// killed, paused and resumed.
 #[derive(Debug)]
 pub struct Postgres {
     server: Server,
@@ -53,11 +53,11 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// The role of [`Postgres::url`], which may make schemas, and nothing beyond.
+    /// The role of [`Postgres::url`], which may make schemas, and has no further rights.
     pub const USER: &str = USER;
-    /// The role that may do everything.
+    /// The role with all rights.
     pub const SUPERUSER: &str = SUPERUSER;
-    /// The password of both.
+    /// The password of both roles.
     pub const PASSWORD: &str = PASSWORD;
     /// The database.
     pub const DATABASE: &str = DATABASE;
@@ -76,10 +76,15 @@ impl Postgres {
         .await
     }
 
-    /// Starts a standby that follows this server by streaming, with the same options, and waits until it answers questions. It has
-    /// this name in `pg_stat_replication` and in `synchronous_standby_names`, which nobody has set yet: [`Postgres::set`].
+    /// Starts a standby that follows this server by streaming, with this server's options, and
+    /// waits until it answers questions. It has this name in `pg_stat_replication` and for
+    /// `synchronous_standby_names`, which is not set yet: [`Postgres::set`].
     pub async fn standby(&self, name: &str) -> Result<Self> {
-        let origin = Origin::Standby { of: self.sockets.clone(), port: self.port(), name: name.into() };
+        let origin = Origin::Standby {
+            of: self.sockets.clone(),
+            port: self.port(),
+            name: name.into(),
+        };
         server::started(|| async {
             let mut options = self.options.clone();
             options.tls = options.tls.map(|tls| tls.at_another_port()).transpose()?;
@@ -89,7 +94,7 @@ impl Postgres {
         .await
     }
 
-    /// Makes a primary of a standby, and returns when it takes writes.
+    /// Promotes a standby to a primary. Returns once it takes writes.
     pub async fn promote(&self) -> Result<()> {
         match self.text("SELECT pg_promote(true, 60)").await?.as_str() {
             "t" => Ok(()),
@@ -97,19 +102,20 @@ impl Postgres {
         }
     }
 
-    /// The URL clients use, with user and password.
+    /// The URL for clients, with user and password.
     #[must_use]
     pub fn url(&self) -> String {
         self.url_as(USER)
     }
 
-    /// The URL with another role that has the same password.
+    /// The URL with another role that has this password.
     #[must_use]
     pub fn url_as(&self, user: &str) -> String {
         format!("postgres://{user}:{PASSWORD}@{}/{DATABASE}", self.addr())
     }
 
-    /// Asks as the superuser, in a connection of its own. Several statements may be joined by `;`: they are one transaction then.
+    /// Asks as the superuser, in a connection of its own. Several statements may be joined by `;`:
+    /// they then are one transaction.
     ///
     /// # Errors
     ///
@@ -118,42 +124,55 @@ impl Postgres {
         self.query_in(DATABASE, sql).await
     }
 
-    /// The same in another database.
+    /// Asks like [`query`](Self::query), but in another database.
     pub async fn query_in(&self, database: &str, sql: &str) -> Result<Vec<Vec<Option<String>>>> {
         let socket = self.sockets.join(format!(".s.PGSQL.{}", self.port()));
         postgres_wire::query(&socket, SUPERUSER, database, sql).await
     }
 
-    /// The first column of the first row.
+    /// Asks for the first column of the first row.
     pub async fn text(&self, sql: &str) -> Result<String> {
-        let first = self.query(sql).await?.into_iter().flatten().next().flatten();
+        let first = self
+            .query(sql)
+            .await?
+            .into_iter()
+            .flatten()
+            .next()
+            .flatten();
         first.ok_or_else(|| Error::answer(sql, "nothing"))
     }
 
-    /// The same as a number.
+    /// Asks for the first column of the first row, as a number.
     pub async fn number(&self, sql: &str) -> Result<u64> {
         let text = self.text(sql).await?;
         text.parse().map_err(|_| Error::answer(sql, text))
     }
 
-    /// Sets one of its settings from now on, also after a restart; it must be one that needs none.
+    /// Changes a setting from now on, also after a restart. It has to be one that takes effect
+    /// without a restart.
     pub async fn set(&self, name: &str, value: &str) -> Result<()> {
-        self.query(&format!("ALTER SYSTEM SET {name} = '{value}'")).await?;
+        self.query(&format!("ALTER SYSTEM SET {name} = '{value}'"))
+            .await?;
         self.query("SELECT pg_reload_conf()").await.map(drop)
     }
 
-    /// How many bytes it has written to its log in advance of the data, since it was made.
+    /// The number of bytes that the server has written to its write-ahead log since it was made.
     pub async fn wal(&self) -> Result<u64> {
-        self.number("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint").await
+        self.number("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")
+            .await
     }
 
-    /// How many clients are connected, beside who asks.
+    /// The number of connected clients, without the asking one.
     pub async fn clients(&self) -> Result<u64> {
         let others = "backend_type = 'client backend' AND pid <> pg_backend_pid()";
-        self.number(&format!("SELECT count(*) FROM pg_stat_activity WHERE {others}")).await
+        self.number(&format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE {others}"
+        ))
+        .await
     }
 
-    /// Making the data takes seconds of a busy processor. Leases are renewed meanwhile, by whoever else is in this runtime.
+    /// Launches a server on a blocking thread. Making the data takes seconds of a busy processor,
+    /// and other tasks of this runtime renew leases meanwhile.
     async fn launched(options: &PostgresOptions, origin: Option<Origin>) -> Result<Self> {
         let options = options.clone();
         let launched = tokio::task::spawn_blocking(move || Self::launch(&options, origin)).await;
@@ -161,7 +180,8 @@ impl Postgres {
     }
 
     fn launch(options: &PostgresOptions, origin: Option<Origin>) -> Result<Self> {
-        let (mut program, user) = (Program::Postgres.find()?, data::not_root()?);
+        let mut program = Program::Postgres.find()?;
+        let user = data::not_root()?;
         let folder = server::folder("postgres")?;
         data::give(folder.path(), user)?;
         data::remove_segments_of_the_dead(user);
@@ -184,11 +204,35 @@ impl Postgres {
             (program, args, files) = clock::start_by(folder.path(), &program, args)?;
             files.iter().try_for_each(|file| data::give(file, user))?;
         }
-        let probe = Box::new(Answers { sockets: sockets.clone(), port, origin, tls: options.tls.clone(), user });
-        // The other signal waits until all clients have left.
-        let manner = Manner { user, end: Signal::INT, children: true };
-        let launch = Launch { name: "postgres", program, args, port, folder, data, seed: Vec::new(), probe, manner };
-        Ok(Self { server: Server::launch(launch)?, options: options.clone(), sockets })
+        let probe = Box::new(Answers {
+            sockets: sockets.clone(),
+            port,
+            origin,
+            tls: options.tls.clone(),
+            user,
+        });
+        // SIGTERM would wait until all clients have left.
+        let manner = Manner {
+            user,
+            end: Signal::INT,
+            children: true,
+        };
+        let launch = Launch {
+            name: "postgres",
+            program,
+            args,
+            port,
+            folder,
+            data,
+            seed: Vec::new(),
+            probe,
+            manner,
+        };
+        Ok(Self {
+            server: Server::launch(launch)?,
+            options: options.clone(),
+            sockets,
+        })
     }
 }
 
@@ -198,7 +242,7 @@ fn settings(port: u16, sockets: &str) -> Vec<(String, String)> {
         ("listen_addresses", "127.0.0.1"),
         ("port", &port),
         ("unix_socket_directories", sockets),
-        // Nothing of it stays in the system if it is killed, but for one segment of 56 bytes.
+        // A killed server leaves nothing in the system but one segment of 56 bytes.
         ("dynamic_shared_memory_type", "mmap"),
         ("shared_memory_type", "mmap"),
         ("shared_buffers", "16MB"),
@@ -210,19 +254,26 @@ fn settings(port: u16, sockets: &str) -> Vec<(String, String)> {
         ("log_min_messages", "log"),
         ("log_checkpoints", "off"),
     ];
-    settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+    settings
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into()
 }
 
 fn tls_settings(tls: &TlsPort, data: &Path) -> Vec<(String, String)> {
-    let mut files = vec![("ssl_cert_file", "server.pem"), ("ssl_key_file", "server.key")];
+    let mut files = vec![
+        ("ssl_cert_file", "server.pem"),
+        ("ssl_key_file", "server.key"),
+    ];
     if tls.mutual {
         files.extend([("ssl_ca_file", "ca.pem"), ("hba_file", "mutual.conf")]);
     }
-    let files = files.into_iter().map(|(name, file)| (name.to_owned(), data.join(file).display().to_string()));
+    let files = files
+        .into_iter()
+        .map(|(name, file)| (name.to_owned(), data.join(file).display().to_string()));
     files.chain([("ssl".to_owned(), "on".to_owned())]).collect()
 }
 
-/// Clients with a password and a certificate; ourselves without either.
+/// The rules for clients: they need a password and a certificate. The testbed itself needs neither.
 const MUTUAL: &str = "local all all trust\nlocal replication all trust\n\
                       hostssl all all 127.0.0.1/32 scram-sha-256 clientcert=verify-ca\n";
 
@@ -234,7 +285,8 @@ impl Deref for Postgres {
     }
 }
 
-/// Ready: it answers at the socket in its own folder, where no other server is, and has read its log of changes to the end.
+/// Ready once the server answers at the socket in its own folder, where no other server is, and has
+/// read its log of changes to the end.
 #[derive(Debug)]
 struct Answers {
     sockets: PathBuf,
@@ -248,12 +300,15 @@ struct Answers {
 impl Probe for Answers {
     async fn ask(&self, _addr: &str, _pid: u32) -> Result<()> {
         let socket = self.sockets.join(format!(".s.PGSQL.{}", self.port));
-        postgres_wire::query(&socket, SUPERUSER, DATABASE, "SELECT 1").await.map(drop)
+        postgres_wire::query(&socket, SUPERUSER, DATABASE, "SELECT 1")
+            .await
+            .map(drop)
     }
 
     async fn leads(&self, _addr: &str) -> Result<bool> {
         let socket = self.sockets.join(format!(".s.PGSQL.{}", self.port));
-        let rows = postgres_wire::query(&socket, SUPERUSER, DATABASE, "SELECT pg_is_in_recovery()").await?;
+        let rows = postgres_wire::query(&socket, SUPERUSER, DATABASE, "SELECT pg_is_in_recovery()")
+            .await?;
         Ok(rows == [[Some("f".to_owned())]])
     }
 

@@ -1,4 +1,5 @@
-//! Where a private PostgreSQL server's data come from, as whom it runs, and what it leaves behind.
+//! The data of a private PostgreSQL server, the user that it runs as, and the removal of its
+//! remains.
 
 use std::{
     fs, io,
@@ -20,51 +21,76 @@ use crate::{
     process::User,
 };
 
-/// The roles: who may do everything, and who may make a schema. Both have the same password.
+/// The roles: the superuser, and one that may make a schema. Both have one password.
 pub(crate) const SUPERUSER: &str = "postgres";
 pub(crate) const USER: &str = "app";
 pub(crate) const PASSWORD: &str = "s3cret";
 pub(crate) const DATABASE: &str = "postgres";
 
-/// What its only segment of shared memory of System V has, by which two servers know that they share their data.
+/// The size in bytes of its only System V shared memory segment, by which two servers notice that
+/// they share their data.
 const SEGMENT: u64 = 56;
 
-/// Whom a server runs as that refuses to run as root: `postgres` if the system has it, else `nobody`; none if we are not root.
+/// The user for a server that refuses to run as root: `postgres` if the system has it, else
+/// `nobody`. `None` if this process is not root.
 pub(crate) fn not_root() -> Result<Option<User>> {
     if !geteuid().is_root() {
         return Ok(None);
     }
-    let users = fs::read_to_string("/etc/passwd").map_err(Error::io("reading the users of the system"))?;
+    let users =
+        fs::read_to_string("/etc/passwd").map_err(Error::io("reading the users of the system"))?;
     let find = |name: &str| {
-        let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
-        let mut numbers = line.split(':').skip(2).take(2).map(|number| number.parse().ok());
-        Some(User { uid: numbers.next()??, gid: numbers.next()?? })
+        let line = users
+            .lines()
+            .find(|line| line.split(':').next() == Some(name))?;
+        let mut numbers = line
+            .split(':')
+            .skip(2)
+            .take(2)
+            .map(|number| number.parse().ok());
+        Some(User {
+            uid: numbers.next()??,
+            gid: numbers.next()??,
+        })
     };
     let user = find("postgres").or_else(|| find("nobody"));
-    user.map(Some).ok_or_else(|| Error::answer("a user that is not root", "there is no user `postgres` or `nobody`"))
+    user.map(Some).ok_or_else(|| {
+        Error::answer(
+            "a user that is not root",
+            "there is no user `postgres` or `nobody`",
+        )
+    })
 }
 
-/// Gives a file or folder of ours to the server's user, who alone may read it.
+/// Gives a file or folder of the testbed to the server's user, who alone may read it.
 pub(crate) fn give(path: &Path, user: Option<User>) -> Result<()> {
     let mode = if path.is_dir() { 0o700 } else { 0o600 };
-    let given = fs::set_permissions(path, fs::Permissions::from_mode(mode)).and_then(|()| match user {
-        Some(User { uid, gid }) => chown(path, Some(uid), Some(gid)),
-        None => Ok(()),
-    });
-    given.map_err(Error::io(format!("giving {} to the server's user", path.display())))
+    let given =
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).and_then(|()| match user {
+            Some(User { uid, gid }) => chown(path, Some(uid), Some(gid)),
+            None => Ok(()),
+        });
+    given.map_err(Error::io(format!(
+        "giving {} to the server's user",
+        path.display()
+    )))
 }
 
-/// Where the data come from.
+/// The origin of the data.
 #[derive(Clone, Debug)]
 pub(crate) enum Origin {
-    /// A cluster without anything in it. It is made once for each server, in this folder, and copied.
+    /// A cluster without content. It is made once for each server, in this folder, and copied.
     New(PathBuf),
-    /// A copy of what the server with this socket has, to follow it.
-    Standby { of: PathBuf, port: u16, name: String },
+    /// A copy of the data of the server with this socket, to follow it.
+    Standby {
+        of: PathBuf,
+        port: u16,
+        name: String,
+    },
 }
 
 impl Origin {
-    /// Fills an empty folder.
+    /// Fills an empty folder with the data.
     pub(crate) fn fill(&self, data: &Path, user: Option<User>) -> Result<()> {
         give(data, user)?;
         match self {
@@ -72,38 +98,85 @@ impl Origin {
                 if !template.exists() {
                     initialize(template, user)?;
                 }
-                run(Path::new("cp"), &["-a", &text(&template.join(".")), &text(data)], "", user)
+                run(
+                    Path::new("cp"),
+                    &["-a", &text(&template.join(".")), &text(data)],
+                    "",
+                    user,
+                )
             }
             Self::Standby { of, port, name } => {
                 let port = port.to_string();
-                let (folder, primary) = (text(of), format!("application_name={name}"));
-                let words = ["-h", &folder, "-p", &port, "-U", SUPERUSER, "-d", &primary, "-D", &text(data)];
+                let folder = text(of);
+                let primary = format!("application_name={name}");
+                let words = [
+                    "-h",
+                    &folder,
+                    "-p",
+                    &port,
+                    "-U",
+                    SUPERUSER,
+                    "-d",
+                    &primary,
+                    "-D",
+                    &text(data),
+                ];
                 let how = ["-R", "-X", "stream", "-c", "fast", "--no-sync"];
-                run(&Program::PgBasebackup.find()?, &[&words[..], &how].concat(), "", user)
+                run(
+                    &Program::PgBasebackup.find()?,
+                    &[&words[..], &how].concat(),
+                    "",
+                    user,
+                )
             }
         }
     }
 }
 
 fn initialize(template: &Path, user: Option<User>) -> Result<()> {
-    let (initdb, folder) = (Program::Initdb.find()?, text(template));
+    let initdb = Program::Initdb.find()?;
+    let folder = text(template);
     let password = template.with_extension("password");
     fs::write(&password, PASSWORD).map_err(Error::io("writing a password"))?;
     give(&password, user)?;
     let file = format!("--pwfile={}", password.display());
-    let words = ["-D", &folder, "-U", SUPERUSER, &file, "--encoding=UTF8", "--locale=C", "--wal-segsize=1"];
-    let how = ["--auth-local=trust", "--auth-host=scram-sha-256", "--no-sync", "--no-instructions"];
+    let words = [
+        "-D",
+        &folder,
+        "-U",
+        SUPERUSER,
+        &file,
+        "--encoding=UTF8",
+        "--locale=C",
+        "--wal-segsize=1",
+    ];
+    let how = [
+        "--auth-local=trust",
+        "--auth-host=scram-sha-256",
+        "--no-sync",
+        "--no-instructions",
+    ];
     run(&initdb, &[&words[..], &how].concat(), "", user)?;
     let roles = format!(
         "CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}';\nGRANT CREATE ON DATABASE {DATABASE} TO {USER};\n\
          REVOKE CREATE ON SCHEMA public FROM PUBLIC;\nGRANT CREATE ON SCHEMA public TO {USER};\n"
     );
-    run(&Program::Postgres.find()?, &["--single", "-D", &folder, "-F", DATABASE], &roles, user)
+    run(
+        &Program::Postgres.find()?,
+        &["--single", "-D", &folder, "-F", DATABASE],
+        &roles,
+        user,
+    )
 }
 
-/// Copies the certificate and the key to where the server may read them: only its user may have the key.
+/// Copies the certificate and the key to files that the server may read: only its user may have the
+/// key.
 pub(crate) fn copy_certificates(tls: &TlsPort, data: &Path, user: Option<User>) -> Result<()> {
-    for (from, name) in [(&tls.files.certificate, "server.pem"), (&tls.files.key, "server.key"), (&tls.ca, "ca.pem")] {
+    for (from, name) in [
+        (&tls.files.certificate, "server.pem"),
+        (&tls.files.key, "server.key"),
+        (&tls.ca, "ca.pem"),
+    ] {
         let to = data.join(name);
         fs::copy(from, &to).map_err(Error::io("copying a certificate"))?;
         give(&to, user)?;
@@ -115,16 +188,25 @@ pub(crate) fn copy_certificates(tls: &TlsPort, data: &Path, user: Option<User>) 
 fn run(program: &Path, words: &[&str], input: &str, user: Option<User>) -> Result<()> {
     let doing = || format!("running {} {}", program.display(), words.join(" "));
     let mut command = Command::new(program);
-    command.args(words).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).current_dir("/");
+    command
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .current_dir("/");
     if let Some(User { uid, gid }) = user {
         command.uid(uid).gid(gid);
     }
     let mut child = command.spawn().map_err(Error::io(doing()))?;
-    // Short: it fits into the pipe.
-    child.stdin.take().map_or(Ok(()), |mut pipe| pipe.write_all(input.as_bytes())).map_err(Error::io(doing()))?;
+    // The input is short and fits into the pipe.
+    child
+        .stdin
+        .take()
+        .map_or(Ok(()), |mut pipe| pipe.write_all(input.as_bytes()))
+        .map_err(Error::io(doing()))?;
     let output = child.wait_with_output().map_err(Error::io(doing()))?;
     let said = String::from_utf8_lossy(&output.stderr);
-    // The server's single-user mode ends well whatever it was told.
+    // The server's single-user mode reports success whatever its statements did.
     if output.status.success() && !said.contains("ERROR:") && !said.contains("FATAL:") {
         return Ok(());
     }
@@ -135,16 +217,22 @@ fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// Removes the segment of shared memory that a killed server has left: its number is in the file of its process id.
+/// Removes the shared memory segment that a killed server has left. Its id is in the file of the
+/// server's process id.
 pub(crate) fn remove_segment(data: &Path) {
     let file = fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
-    if let Some(id) = file.lines().nth(6).and_then(|line| line.split_whitespace().nth(1)) {
+    if let Some(id) = file
+        .lines()
+        .nth(6)
+        .and_then(|line| line.split_whitespace().nth(1))
+    {
         remove_by_id(id);
     }
 }
 
-/// Removes what servers have left that were killed together with their tests: segments of that user that no process has, of
-/// a process that is gone. They are of no use to anybody; the system has room for 4,096 of them.
+/// Removes the remains of servers that were killed together with their tests: segments of that user
+/// that no process has attached, made by a process that is gone. They are of no use any more, and
+/// the system has room for only 4,096 of them.
 pub(crate) fn remove_segments_of_the_dead(user: Option<User>) {
     let uid = user.map_or_else(|| geteuid().as_raw(), |user| user.uid);
     let segments = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
@@ -159,8 +247,12 @@ pub(crate) fn remove_segments_of_the_dead(user: Option<User>) {
     }
 }
 
-/// What is gone already is what was wanted.
+/// Removes a segment. Failures are ignored: it may be gone already.
 fn remove_by_id(id: &str) {
     let mut command = Command::new("ipcrm");
-    let _: io::Result<_> = command.args(["-m", id]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let _: io::Result<_> = command
+        .args(["-m", id])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
 }

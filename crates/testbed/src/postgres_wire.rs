@@ -1,4 +1,4 @@
-//! The protocol of PostgreSQL, as far as questions over a local socket without a password need it.
+//! The part of the PostgreSQL protocol that questions over a local socket without a password need.
 
 use std::{io, path::Path};
 
@@ -12,22 +12,35 @@ use crate::error::{Error, Result};
 /// Rows of columns as text; a null is `None`.
 pub(crate) type Rows = Vec<Vec<Option<String>>>;
 
-/// Version 3.0.
+/// Protocol version 3.0.
 const VERSION: i32 = 196_608;
 
-/// Asks what may be several statements over a connection of its own, and returns the rows of all of them.
+/// Runs one or several statements over a connection of its own, and returns the rows of all of
+/// them.
 pub(crate) async fn query(socket: &Path, user: &str, database: &str, sql: &str) -> Result<Rows> {
     let asked = || format!("{sql} at {}", socket.display());
-    let mut stream = UnixStream::connect(socket).await.map_err(Error::io(asked()))?;
+    let mut stream = UnixStream::connect(socket)
+        .await
+        .map_err(Error::io(asked()))?;
     let mut hello = VERSION.to_be_bytes().to_vec();
     for word in ["user", user, "database", database, ""] {
         hello.extend_from_slice(word.as_bytes());
         hello.push(0);
     }
-    send(&mut stream, None, &hello).await.map_err(Error::io(asked()))?;
-    until_ready(&mut stream).await.map_err(Error::io(asked()))?.map_err(|text| Error::answer(asked(), text))?;
-    send(&mut stream, Some(b'Q'), &[sql.as_bytes(), &[0]].concat()).await.map_err(Error::io(asked()))?;
-    until_ready(&mut stream).await.map_err(Error::io(asked()))?.map_err(|text| Error::answer(asked(), text))
+    send(&mut stream, None, &hello)
+        .await
+        .map_err(Error::io(asked()))?;
+    until_ready(&mut stream)
+        .await
+        .map_err(Error::io(asked()))?
+        .map_err(|text| Error::answer(asked(), text))?;
+    send(&mut stream, Some(b'Q'), &[sql.as_bytes(), &[0]].concat())
+        .await
+        .map_err(Error::io(asked()))?;
+    until_ready(&mut stream)
+        .await
+        .map_err(Error::io(asked()))?
+        .map_err(|text| Error::answer(asked(), text))
 }
 
 async fn send(stream: &mut UnixStream, kind: Option<u8>, body: &[u8]) -> io::Result<()> {
@@ -38,19 +51,23 @@ async fn send(stream: &mut UnixStream, kind: Option<u8>, body: &[u8]) -> io::Res
     stream.write_all(&message).await
 }
 
-/// The rows, or the first refusal's code and text, until the server waits for the next question.
+/// Reads until the server waits for the next question. Returns the rows, or the first refusal's
+/// code and text.
 async fn until_ready(stream: &mut UnixStream) -> io::Result<std::result::Result<Rows, String>> {
-    let (mut rows, mut refused) = (Vec::new(), None);
+    let mut rows = Vec::new();
+    let mut refused = None;
     loop {
         let kind = match stream.read_u8().await {
-            // It refuses a connection and closes it.
+            // The server refused the connection and closed it.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && refused.is_some() => b'Z',
             read => read?,
         };
         if kind == b'Z' && refused.is_some() {
             return Ok(Err(refused.unwrap_or_default()));
         }
-        let length = usize::try_from(stream.read_i32().await?).ok().and_then(|length| length.checked_sub(4));
+        let length = usize::try_from(stream.read_i32().await?)
+            .ok()
+            .and_then(|length| length.checked_sub(4));
         let mut body = vec![0; length.ok_or(io::ErrorKind::InvalidData)?];
         stream.read_exact(&mut body).await?;
         match kind {
@@ -69,7 +86,9 @@ fn row(mut body: &[u8]) -> Option<Vec<Option<String>>> {
 }
 
 fn column(body: &mut &[u8]) -> Option<Option<String>> {
-    let Ok(length) = usize::try_from(i32::from_be_bytes(take(body)?)) else { return Some(None) };
+    let Ok(length) = usize::try_from(i32::from_be_bytes(take(body)?)) else {
+        return Some(None);
+    };
     let (value, rest) = body.split_at_checked(length)?;
     *body = rest;
     Some(Some(String::from_utf8_lossy(value).into_owned()))
@@ -81,9 +100,14 @@ fn take<const N: usize>(body: &mut &[u8]) -> Option<[u8; N]> {
     Some(*taken)
 }
 
-/// Its code and its text.
+/// The code and the text of a refusal.
 fn refusal(body: &[u8]) -> String {
-    let fields = body.split(|&byte| byte == 0).filter_map(|field| field.split_first());
+    let fields = body
+        .split(|&byte| byte == 0)
+        .filter_map(|field| field.split_first());
     let wanted = fields.filter(|(kind, _)| matches!(kind, b'C' | b'M'));
-    wanted.map(|(_, text)| String::from_utf8_lossy(text).into_owned()).collect::<Vec<_>>().join(" ")
+    wanted
+        .map(|(_, text)| String::from_utf8_lossy(text).into_owned())
+        .collect::<Vec<_>>()
+        .join(" ")
 }

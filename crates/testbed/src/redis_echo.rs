@@ -1,6 +1,7 @@
-//! A server that refuses every request with a text that repeats it: what is in a request must not be in an error.
+//! Imitations of a Redis, for answers that none of the testbed's servers gives: another version, a
+//! proxy, a mistake.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -13,51 +14,98 @@ use crate::{
     ports,
 };
 
-/// A Redis that lets clients connect, and answers everything else with `-CODE unknown command, with args beginning with: …` and all
-/// of the request.
+/// A server that refuses every request with a text that repeats it. Tests check that no part of a
+/// request is in an error.
 #[derive(Debug)]
-pub struct RedisEcho {
+pub struct RedisEcho(RedisLike);
+
+impl RedisEcho {
+    /// Starts a server that refuses with this code. It answers every request with `-CODE unknown
+    /// command, with args beginning with: …` and the whole request. With `greets`, it lets clients
+    /// connect.
+    pub async fn start(code: &str, greets: bool) -> Result<Self> {
+        let code = code.to_owned();
+        let like = RedisLike::answering(move |words| {
+            let args = words.join("' '").replace(['\r', '\n'], " ");
+            let refusal = format!("-{code} unknown command, with args beginning with: '{args}'");
+            Some(refusal).filter(|_| !greets || greeting(words).is_none())
+        });
+        like.await.map(Self)
+    }
+
+    /// The address to which clients connect: `host:port`.
+    #[must_use]
+    pub fn addr(&self) -> &str {
+        self.0.addr()
+    }
+}
+
+/// A server that lets clients connect as a Redis does, and gives the test's answers to other
+/// requests.
+pub struct RedisLike {
     addr: String,
     _accepting: Task,
 }
 
-impl RedisEcho {
-    /// Starts one that refuses with this code; `greets`: it answers `HELLO` and `SUBSCRIBE` as it should.
-    pub async fn start(code: &str, greets: bool) -> Result<Self> {
-        let (listener, addr) = ports::listen()?;
-        let code: Arc<str> = code.into();
-        let accepting = background::spawn(async move {
-            let Ok(listener) = TcpListener::from_std(listener) else { return };
-            while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(serve(client, Arc::clone(&code), greets));
+impl RedisLike {
+    /// Starts a server that sends these bytes to each new client, and closes the connection.
+    pub async fn saying(bytes: &str) -> Result<Self> {
+        let bytes: Arc<str> = bytes.into();
+        Self::serving(move |mut client| {
+            let bytes = Arc::clone(&bytes);
+            async move {
+                let _ = client.write_all(bytes.as_bytes()).await;
             }
-        })?;
-        Ok(Self { addr: addr.to_string(), _accepting: accepting })
+        })
     }
 
-    /// Where clients connect: `host:port`.
+    /// Starts a server that answers each request with the line of this function. If the line is
+    /// empty, it closes the connection without an answer. With `None` it answers as a Redis does.
+    pub async fn answering(
+        answer: impl Fn(&[String]) -> Option<String> + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let answer = Arc::new(answer);
+        Self::serving(move |client| serve(client, Arc::clone(&answer)))
+    }
+
+    fn serving<F: Future<Output = ()> + Send + 'static>(
+        serve: impl Fn(TcpStream) -> F + Send + 'static,
+    ) -> Result<Self> {
+        let (listener, addr) = ports::listen()?;
+        let accepting = background::spawn(async move {
+            let Ok(listener) = TcpListener::from_std(listener) else {
+                return;
+            };
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(serve(client));
+            }
+        })?;
+        Ok(Self {
+            addr: addr.to_string(),
+            _accepting: accepting,
+        })
+    }
+
+    /// The address to which clients connect: `host:port`.
     #[must_use]
     pub fn addr(&self) -> &str {
         &self.addr
     }
 }
 
-async fn serve(client: TcpStream, code: Arc<str>, greets: bool) {
+impl fmt::Debug for RedisLike {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RedisLike({})", self.addr)
+    }
+}
+
+async fn serve(client: TcpStream, answer: Arc<impl Fn(&[String]) -> Option<String>>) {
     let mut client = BufReader::new(client);
     while let Some(words) = request(&mut client).await {
-        let answer = match words.first().map(|verb| verb.to_uppercase()).as_deref() {
-            Some("HELLO") if greets => "%2\r\n+proto\r\n:3\r\n+mode\r\n+standalone\r\n".to_owned(),
-            Some("CLIENT") if greets => "+OK\r\n".to_owned(),
-            Some("SUBSCRIBE") if greets => {
-                let channel = |(n, name): (usize, &String)| {
-                    format!(">3\r\n$9\r\nsubscribe\r\n${}\r\n{name}\r\n:{}\r\n", name.len(), n + 1)
-                };
-                words.iter().skip(1).enumerate().map(channel).collect()
-            }
-            _ => {
-                let args = words.join("' '").replace(['\r', '\n'], " ");
-                format!("-{code} unknown command, with args beginning with: '{args}'\r\n")
-            }
+        let answer = match answer(&words) {
+            Some(line) if line.is_empty() => return,
+            Some(line) => format!("{line}\r\n"),
+            None => greeting(&words).unwrap_or_else(|| "-ERR unknown command\r\n".to_owned()),
         };
         if client.get_mut().write_all(answer.as_bytes()).await.is_err() {
             return;
@@ -65,7 +113,27 @@ async fn serve(client: TcpStream, code: Arc<str>, greets: bool) {
     }
 }
 
-/// An array of bulk strings, as every client sends it.
+/// The answers of a Redis to a client that connects, and that asks for the rights of its user.
+fn greeting(words: &[String]) -> Option<String> {
+    match words.first()?.to_uppercase().as_str() {
+        "HELLO" => Some("%2\r\n+proto\r\n:3\r\n+mode\r\n+standalone\r\n".to_owned()),
+        "CLIENT" => Some("+OK\r\n".to_owned()),
+        "SUBSCRIBE" => {
+            let channel = |(n, name): (usize, &String)| {
+                format!(
+                    ">3\r\n$9\r\nsubscribe\r\n${}\r\n{name}\r\n:{}\r\n",
+                    name.len(),
+                    n + 1
+                )
+            };
+            Some(words.iter().skip(1).enumerate().map(channel).collect())
+        }
+        "EVALSHA" if words.iter().any(|word| word == "exists #") => Some("*0\r\n".to_owned()),
+        _ => None,
+    }
+}
+
+/// Reads an array of bulk strings, the form in which every client sends a request.
 async fn request(client: &mut BufReader<TcpStream>) -> Option<Vec<String>> {
     let mut words = Vec::new();
     for _ in 0..number(client, '*').await? {

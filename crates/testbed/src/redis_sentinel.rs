@@ -10,28 +10,36 @@ use crate::{
 };
 
 const GLANCE: Duration = Duration::from_millis(20);
-/// Sentinels learn of each other every two seconds.
+/// The time limit for all to be ready. Sentinels learn of each other every two seconds.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
-/// How it is set up. The default: two replicas, three sentinels, nothing on disk, no password.
+/// The options of the group. The default has two replicas, three sentinels, nothing on disk and no
+/// password.
 #[derive(Clone, Debug)]
 pub struct SentinelOptions {
-    /// Those of each server.
+    /// The options of each server.
     pub servers: RedisOptions,
-    /// How many replicas the master has.
+    /// The number of the master's replicas.
     pub replicas: usize,
-    /// How many sentinels watch it; a majority of them decides.
+    /// The number of sentinels that watch it; a majority of them decides.
     pub sentinels: usize,
-    /// The password that sentinels want of clients and of each other.
+    /// The password that sentinels want from clients and from each other.
     pub password: Option<String>,
-    /// After so long without an answer a server counts as down. Long: there is a failover only where one is asked for.
+    /// The time without an answer after which a server counts as down. The default is long, so that
+    /// a failover happens only on demand.
     pub down_after: Duration,
 }
 
 impl Default for SentinelOptions {
     fn default() -> Self {
         let down_after = Duration::from_secs(600);
-        Self { servers: RedisOptions::default(), replicas: 2, sentinels: 3, password: None, down_after }
+        Self {
+            servers: RedisOptions::default(),
+            replicas: 2,
+            sentinels: 3,
+            password: None,
+            down_after,
+        }
     }
 }
 
@@ -47,26 +55,40 @@ impl RedisSentinel {
     /// The name by which the sentinels know the master.
     pub const MASTER: &str = "locks";
 
-    /// Starts all of it, and waits until the replicas follow and all sentinels know each other.
+    /// Starts all servers and sentinels, and waits until the replicas follow and all sentinels know
+    /// each other.
     pub async fn start() -> Result<Self> {
         Self::start_with(&SentinelOptions::default()).await
     }
 
-    /// The same, set up otherwise.
+    /// Starts all servers and sentinels with these options, and waits until they are ready.
     pub async fn start_with(options: &SentinelOptions) -> Result<Self> {
         server::started(|| Self::launch(options)).await
     }
 
     async fn launch(options: &SentinelOptions) -> Result<Self> {
         let master = Redis::start_with(&with(&options.servers, &[])).await?;
-        let mut this = Self { servers: vec![master], sentinels: Vec::new(), options: options.clone() };
+        let mut this = Self {
+            servers: vec![master],
+            sentinels: Vec::new(),
+            options: options.clone(),
+        };
         let port = this.servers[0].port().to_string();
         for _ in 0..options.replicas {
-            this.servers.push(Redis::start_with(&with(&options.servers, &["--replicaof", "127.0.0.1", &port])).await?);
+            this.servers.push(
+                Redis::start_with(&with(
+                    &options.servers,
+                    &["--replicaof", "127.0.0.1", &port],
+                ))
+                .await?,
+            );
         }
         let configuration = this.configuration(Self::MASTER, &port);
         for _ in 0..options.sentinels {
-            this.sentinels.push(Redis::launch_sentinel(&configuration, options.password.clone())?);
+            this.sentinels.push(Redis::launch_sentinel(
+                &configuration,
+                options.password.clone(),
+            )?);
         }
         for sentinel in &this.sentinels {
             sentinel.until_ready().await?;
@@ -76,13 +98,26 @@ impl RedisSentinel {
                 tokio::time::sleep(GLANCE).await;
             }
         };
-        let late = |_| Error::answer("redis-sentinel", "the sentinels do not know each other and all replicas");
-        tokio::time::timeout(READY_WITHIN, ready).await.map_err(late)?;
+        let late = |_| {
+            Error::answer(
+                "redis-sentinel",
+                "the sentinels do not know each other and all replicas",
+            )
+        };
+        tokio::time::timeout(READY_WITHIN, ready)
+            .await
+            .map_err(late)?;
         Ok(this)
     }
 
     fn configuration(&self, name: &str, port: &str) -> String {
-        let SentinelOptions { servers, sentinels, password, down_after, .. } = &self.options;
+        let SentinelOptions {
+            servers,
+            sentinels,
+            password,
+            down_after,
+            ..
+        } = &self.options;
         let mut text = format!(
             "sentinel monitor {name} 127.0.0.1 {port} {}\nsentinel down-after-milliseconds {name} {}\n\
             sentinel failover-timeout {name} 5000\n",
@@ -98,61 +133,105 @@ impl RedisSentinel {
         text
     }
 
-    /// All sentinels see all servers up and each other, and the replicas have the master's data.
+    /// Returns whether all sentinels see all servers up and each other, and the replicas have the
+    /// master's data.
     pub async fn is_ready(&self) -> bool {
-        let SentinelOptions { replicas, sentinels, .. } = self.options;
+        let SentinelOptions {
+            replicas,
+            sentinels,
+            ..
+        } = self.options;
         for sentinel in &self.sentinels {
-            let Ok(reply) = sentinel.command(&["SENTINEL", "MASTER", Self::MASTER]).await else { return false };
+            let Ok(reply) = sentinel
+                .command(&["SENTINEL", "MASTER", Self::MASTER])
+                .await
+            else {
+                return false;
+            };
             let facts = pairs(&reply);
-            let fact = |name: &str| facts.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
-            let known = (fact("num-slaves"), fact("num-other-sentinels"), fact("flags"));
-            let (slaves, others) = (replicas.to_string(), (sentinels - 1).to_string());
+            let fact = |name: &str| {
+                facts
+                    .iter()
+                    .find(|(key, _)| key == name)
+                    .map(|(_, value)| value.as_str())
+            };
+            let known = (
+                fact("num-slaves"),
+                fact("num-other-sentinels"),
+                fact("flags"),
+            );
+            let slaves = replicas.to_string();
+            let others = (sentinels - 1).to_string();
             if known != (Some(&*slaves), Some(&*others), Some("master")) {
                 return false;
             }
         }
-        let Some(master) = self.master().await else { return false };
-        let info = self.servers[master].info("replication").await.unwrap_or_default();
+        let Some(master) = self.master().await else {
+            return false;
+        };
+        let info = self.servers[master]
+            .info("replication")
+            .await
+            .unwrap_or_default();
         info.matches("state=online").count() == replicas
     }
 
-    /// Which server the most recent sentinel to answer names as the master.
+    /// The index of the server that the first sentinel with an answer names as the master.
     pub async fn master(&self) -> Option<usize> {
         for sentinel in &self.sentinels {
-            if let Ok(Reply::Array(words)) =
-                sentinel.command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Self::MASTER]).await
+            if let Ok(Reply::Array(words)) = sentinel
+                .command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Self::MASTER])
+                .await
             {
                 let port = words.get(1).and_then(Reply::text)?;
-                return self.servers.iter().position(|server| server.port().to_string() == port);
+                return self
+                    .servers
+                    .iter()
+                    .position(|server| server.port().to_string() == port);
             }
         }
         None
     }
 
-    /// Orders a failover, as an operator does: the master lives on, and becomes a replica some seconds later.
+    /// Orders a failover, as an operator does: the master stays alive, and becomes a replica some
+    /// seconds later.
     ///
     /// # Errors
     ///
     /// [`Error::Answer`] if the sentinels cannot do it now.
     pub async fn fail_over(&self) -> Result<()> {
-        let sentinel = self.sentinels.first().ok_or_else(|| Error::answer("redis-sentinel", "there is none"))?;
-        sentinel.command(&["SENTINEL", "FAILOVER", Self::MASTER]).await.map(drop)
+        let sentinel = self
+            .sentinels
+            .first()
+            .ok_or_else(|| Error::answer("redis-sentinel", "there is none"))?;
+        sentinel
+            .command(&["SENTINEL", "FAILOVER", Self::MASTER])
+            .await
+            .map(drop)
     }
 
-    /// Has all sentinels watch what is at this address too, by another name: a proxy of the master.
+    /// Has all sentinels also watch the server at this address by another name: a proxy of the
+    /// master.
     pub async fn watch_too(&self, name: &str, port: u16) -> Result<()> {
-        let (port, down) = (port.to_string(), self.options.down_after.as_millis().to_string());
+        let port = port.to_string();
+        let down = self.options.down_after.as_millis().to_string();
         for sentinel in &self.sentinels {
-            sentinel.command(&["SENTINEL", "MONITOR", name, "127.0.0.1", &port, "2"]).await?;
-            sentinel.command(&["SENTINEL", "SET", name, "down-after-milliseconds", &down]).await?;
+            sentinel
+                .command(&["SENTINEL", "MONITOR", name, "127.0.0.1", &port, "2"])
+                .await?;
+            sentinel
+                .command(&["SENTINEL", "SET", name, "down-after-milliseconds", &down])
+                .await?;
             if let Some(password) = &self.options.servers.password {
-                sentinel.command(&["SENTINEL", "SET", name, "auth-pass", password]).await?;
+                sentinel
+                    .command(&["SENTINEL", "SET", name, "auth-pass", password])
+                    .await?;
             }
         }
         Ok(())
     }
 
-    /// The servers: at first the master, then its replicas.
+    /// The servers: the initial master first, then its replicas.
     #[must_use]
     pub fn servers(&self) -> &[Redis] {
         &self.servers
@@ -164,34 +243,62 @@ impl RedisSentinel {
         &self.sentinels
     }
 
-    /// The URL clients use, with the passwords that there are.
+    /// The URL for clients, with the passwords that are set.
     #[must_use]
     pub fn url(&self) -> String {
         self.url_of(Self::MASTER)
     }
 
-    /// The same for what the sentinels know by this name.
+    /// The URL for the master that the sentinels know by this name.
     #[must_use]
     pub fn url_of(&self, name: &str) -> String {
-        let hosts: Vec<&str> = self.sentinels.iter().map(|sentinel| sentinel.addr()).collect();
-        let password = self.options.servers.password.as_ref().map(|it| format!(":{it}@")).unwrap_or_default();
-        let own = self.options.password.as_ref().map(|it| format!("?sentinel_password={it}")).unwrap_or_default();
+        let hosts: Vec<&str> = self
+            .sentinels
+            .iter()
+            .map(|sentinel| sentinel.addr())
+            .collect();
+        let password = self
+            .options
+            .servers
+            .password
+            .as_ref()
+            .map(|it| format!(":{it}@"))
+            .unwrap_or_default();
+        let own = self
+            .options
+            .password
+            .as_ref()
+            .map(|it| format!("?sentinel_password={it}"))
+            .unwrap_or_default();
         format!("redis+sentinel://{password}{}/{name}{own}", hosts.join(","))
     }
 }
 
-/// The options of each server: they copy from each other at once, with the password that all have.
+/// The options of each server: replicas copy at once, with the password that all have.
 fn with(options: &RedisOptions, more: &[&str]) -> RedisOptions {
     let mut extra = options.extra.clone();
-    extra.extend(["--repl-diskless-sync-delay", "0"].iter().chain(more).map(|&word| word.to_owned()));
+    extra.extend(
+        ["--repl-diskless-sync-delay", "0"]
+            .iter()
+            .chain(more)
+            .map(|&word| word.to_owned()),
+    );
     if let Some(password) = &options.password {
         extra.extend(["--masterauth".to_owned(), password.clone()]);
     }
-    RedisOptions { extra, ..options.clone() }
+    RedisOptions {
+        extra,
+        ..options.clone()
+    }
 }
 
 fn pairs(reply: &Reply) -> Vec<(String, String)> {
-    let Reply::Array(words) = reply else { return Vec::new() };
+    let Reply::Array(words) = reply else {
+        return Vec::new();
+    };
     let text = |reply: &Reply| reply.text().unwrap_or_default();
-    words.chunks_exact(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect()
+    words
+        .chunks_exact(2)
+        .map(|pair| (text(&pair[0]), text(&pair[1])))
+        .collect()
 }

@@ -1,4 +1,4 @@
-//! The Redis protocol, as far as one command over one connection needs it.
+//! The part of the Redis protocol that one command over one connection needs.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use tokio::{
 
 use crate::error::{Error, Result};
 
-/// What Redis answered.
+/// An answer of Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// A status such as `OK`.
@@ -27,7 +27,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// The answer as text, when it is a status, a number or a string.
+    /// The answer as text, if it is a status, a refusal, a number or a string.
     #[must_use]
     pub fn text(&self) -> Option<String> {
         match self {
@@ -38,7 +38,7 @@ impl Reply {
         }
     }
 
-    /// The answer as a number, when it is one.
+    /// The answer as a number, if it is one.
     #[must_use]
     pub fn integer(&self) -> Option<i64> {
         match self {
@@ -52,9 +52,11 @@ impl Reply {
 pub(crate) struct Connection(BufReader<TcpStream>);
 
 impl Connection {
-    /// Connects and, with a password, authenticates.
+    /// Connects, and authenticates if a password is given.
     pub(crate) async fn open(addr: &str, password: Option<&str>) -> Result<Self> {
-        let stream = TcpStream::connect(addr).await.map_err(Error::io(format!("connecting to redis at {addr}")))?;
+        let stream = TcpStream::connect(addr)
+            .await
+            .map_err(Error::io(format!("connecting to redis at {addr}")))?;
         let mut connection = Self(BufReader::new(stream));
         if let Some(password) = password {
             connection.command(&["AUTH", password]).await?;
@@ -69,7 +71,11 @@ impl Connection {
         for word in words {
             request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
         }
-        self.0.get_mut().write_all(request.as_bytes()).await.map_err(Error::io(asked()))?;
+        self.0
+            .get_mut()
+            .write_all(request.as_bytes())
+            .await
+            .map_err(Error::io(asked()))?;
         match self.reply().await.map_err(Error::io(asked()))? {
             Reply::Refused(answer) => Err(Error::answer(asked(), answer)),
             reply => Ok(reply),
@@ -118,5 +124,6 @@ impl Connection {
 }
 
 fn number(text: &str) -> io::Result<i64> {
-    text.parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, text))
+    text.parse()
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, text))
 }

@@ -1,4 +1,4 @@
-//! One server process: what can be done to it whatever it is.
+//! One server process: the controls that all kinds of servers share.
 
 use std::{
     env, fs, io,
@@ -19,19 +19,22 @@ use crate::{
     seen,
 };
 
-/// How long a server may take to get ready; and once more as long, so often, if it was given processor time meanwhile: a JVM takes
-/// seconds, and minutes where the machine has none left.
+/// The time within which a server has to be ready. It gets as much again, up to [`PERIODS`] times
+/// in all, if it was given processor time meanwhile: a JVM takes seconds, and minutes on an
+/// overloaded machine.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const PERIODS: u64 = 4;
-/// How long one question to a server may take: it may be another program's, or stopped.
+/// The time limit of one question to a server: the port may be another program's, or the server
+/// stopped.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const GLANCE: Duration = Duration::from_millis(5);
 const GRACE: Duration = Duration::from_secs(5);
 const LOG_LINES: usize = 30;
-/// How many choices of ports are tried.
+/// The number of choices of ports that are tried.
 const ATTEMPTS: usize = 5;
 
-/// How a server is asked whether it is ready, and whether it is the one that was started; and what it needs of us.
+/// Asks a server whether it is ready and is the one that was started, and does the work that its
+/// kind of server needs.
 #[async_trait]
 pub(crate) trait Probe: std::fmt::Debug + Send + Sync {
     async fn ask(&self, addr: &str, pid: u32) -> Result<()>;
@@ -41,10 +44,10 @@ pub(crate) trait Probe: std::fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Removes what it has left in the system, beside its folder, when it was killed.
+    /// Removes the remains of a killed server in the system, outside its folder.
     fn clean_up(&self, _data: &Path) {}
 
-    /// Whether it leads its cluster, if it can be a member of one.
+    /// Returns whether the server leads its cluster, if it can be a member of one.
     async fn leads(&self, _addr: &str) -> Result<bool> {
         Ok(false)
     }
@@ -61,26 +64,26 @@ pub(crate) async fn started<S, F: Future<Output = Result<S>>>(start: impl Fn() -
     }
 }
 
-/// How to start a server.
+/// The description of a server to start.
 #[derive(Debug)]
 pub(crate) struct Launch {
     pub(crate) name: &'static str,
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<String>,
     pub(crate) port: u16,
-    /// Removed with the server.
+    /// The folder, which is removed with the server.
     pub(crate) folder: TempDir,
-    /// What a restart without data empties, inside `folder`.
+    /// The folder inside `folder` that a restart without data empties.
     pub(crate) data: PathBuf,
-    /// Files that belong into `data` from the start.
+    /// Files that are in `data` from the start.
     pub(crate) seed: Vec<(&'static str, String)>,
     pub(crate) probe: Box<dyn Probe>,
     pub(crate) manner: Manner,
 }
 
-/// One private server process. It is killed, and its data removed, when this is dropped.
+/// One private server process. Dropping this kills it and removes its data.
 ///
-/// Addresses and ports stay the same over restarts.
+/// Addresses and ports stay unchanged over restarts.
 #[derive(Debug)]
 pub struct Server {
     launch: Launch,
@@ -92,13 +95,17 @@ impl Server {
     /// Starts the process without waiting for it.
     pub(crate) fn launch(launch: Launch) -> Result<Self> {
         let addr = format!("127.0.0.1:{}", launch.port);
-        let server = Self { launch, addr, process: Mutex::new(None) };
+        let server = Self {
+            launch,
+            addr,
+            process: Mutex::new(None),
+        };
         server.empty_data()?;
         server.spawn()?;
         Ok(server)
     }
 
-    /// Where clients connect: `host:port`.
+    /// The address to which clients connect: `host:port`.
     #[must_use]
     pub fn addr(&self) -> &str {
         &self.addr
@@ -116,18 +123,24 @@ impl Server {
         self.process().as_ref().and_then(Process::id)
     }
 
-    /// Whether the process is there (it may be paused).
+    /// Returns whether the process exists (it may be paused).
     #[must_use]
     pub fn is_running(&self) -> bool {
-        self.process().as_mut().is_some_and(|process| !process.has_ended())
+        self.process()
+            .as_mut()
+            .is_some_and(|process| !process.has_ended())
     }
 
-    /// Ends the server as its operator would (SIGTERM; PostgreSQL by SIGINT), and kills it when it takes longer than 5 s.
+    /// Ends the server as its operator would (SIGTERM; PostgreSQL by SIGINT), and kills it if that
+    /// takes longer than 5 s.
     ///
-    /// A server that is not running stays so. [`Server::start_again`] brings it back.
+    /// A server that is not running stays down. [`Server::start_again`] brings it back.
     pub async fn stop(&self) -> Result<()> {
         match self.take() {
-            Some(process) => process.terminate(GRACE).await.map_err(self.doing("stopping")),
+            Some(process) => process
+                .terminate(GRACE)
+                .await
+                .map_err(self.doing("stopping")),
             None => Ok(()),
         }
     }
@@ -165,13 +178,15 @@ impl Server {
         self.start_again().await
     }
 
-    /// Stops the process in its tracks (SIGSTOP): connections stay open, nothing is answered. Returns when all its threads
-    /// stand still.
+    /// Stops the process (SIGSTOP): connections stay open, and nothing is answered. Returns when
+    /// all its threads have stopped.
     pub async fn pause(&self) -> Result<()> {
         self.signal(Signal::STOP)?;
         let Some(pid) = self.pid() else { return Ok(()) };
-        process::until_stopped(pid).await.map_err(self.doing("pausing"))?;
-        // It makes no more of them now.
+        process::until_stopped(pid)
+            .await
+            .map_err(self.doing("pausing"))?;
+        // The stopped process makes no more children.
         process::until_all_stopped(&self.signal_children(Signal::STOP)?).await;
         Ok(())
     }
@@ -182,7 +197,8 @@ impl Server {
         self.signal(Signal::CONT)
     }
 
-    /// Steps the wall clock of a server that was started with one of its own, for now and for all its later starts: back, if this is negative.
+    /// Steps the wall clock of a server that was started with one of its own, now and for all its
+    /// later starts. A negative number steps it back.
     pub fn step_clock(&self, microseconds: i64) -> Result<()> {
         clock::step(self.launch.folder.path(), microseconds.saturating_mul(1000))
     }
@@ -193,7 +209,7 @@ impl Server {
         &self.launch.data
     }
 
-    /// Whether it says that it leads its cluster.
+    /// Returns whether the server says that it leads its cluster.
     pub async fn is_leader(&self) -> Result<bool> {
         self.launch.probe.leads(&self.addr).await
     }
@@ -206,24 +222,39 @@ impl Server {
         lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
     }
 
-    /// Waits until the server answers as the one that was started here.
+    /// Waits until the server answers and is the one that was started here.
     pub(crate) async fn until_ready(&self) -> Result<()> {
-        let (mut used, mut periods, mut since) = (0, 1, seen::clock());
+        let mut used = 0;
+        let mut periods = 1;
+        let mut since = seen::clock();
         loop {
             let pid = match self.pid() {
                 Some(pid) if self.is_running() => pid,
-                _ => return Err(Error::Ended { server: self.to_string(), log: self.log_tail() }),
+                _ => {
+                    return Err(Error::Ended {
+                        server: self.to_string(),
+                        log: self.log_tail(),
+                    });
+                }
             };
-            let last = match tokio::time::timeout(ANSWER_WITHIN, self.launch.probe.ask(&self.addr, pid)).await {
-                Ok(Ok(())) => return Ok(()),
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => "no answer".into(),
-            };
+            let last =
+                match tokio::time::timeout(ANSWER_WITHIN, self.launch.probe.ask(&self.addr, pid))
+                    .await
+                {
+                    Ok(Ok(())) => return Ok(()),
+                    Ok(Err(error)) => error.to_string(),
+                    Err(_) => "no answer".into(),
+                };
             if since.elapsed() > READY_WITHIN {
                 let before = std::mem::replace(&mut used, process::ticks_of(pid));
                 if used <= before || periods == PERIODS {
                     let seconds = READY_WITHIN.as_secs() * periods;
-                    return Err(Error::NotReady { server: self.to_string(), seconds, last, log: self.log_tail() });
+                    return Err(Error::NotReady {
+                        server: self.to_string(),
+                        seconds,
+                        last,
+                        log: self.log_tail(),
+                    });
                 }
                 (periods, since) = (periods + 1, seen::clock());
             }
@@ -232,9 +263,17 @@ impl Server {
     }
 
     fn spawn(&self) -> Result<()> {
-        let Launch { program, args, probe, data, manner, .. } = &self.launch;
+        let Launch {
+            program,
+            args,
+            probe,
+            data,
+            manner,
+            ..
+        } = &self.launch;
         probe.prepare(data)?;
-        let process = Process::spawn(program, args, &self.log(), *manner).map_err(self.doing("starting"))?;
+        let process =
+            Process::spawn(program, args, &self.log(), *manner).map_err(self.doing("starting"))?;
         *self.process() = Some(process);
         Ok(())
     }
@@ -262,7 +301,9 @@ impl Server {
 
     fn signal_children(&self, signal: Signal) -> Result<Vec<u32>> {
         match self.process().as_ref() {
-            Some(process) => process.signal_children(signal).map_err(self.doing("signalling children of")),
+            Some(process) => process
+                .signal_children(signal)
+                .map_err(self.doing("signalling children of")),
             None => Err(Error::NotRunning(self.to_string())),
         }
     }
@@ -292,7 +333,8 @@ impl std::fmt::Display for Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Before the folder goes, so that the server does not write into a folder that is being removed.
+        // The process ends before its folder is removed, so that it does not write into it
+        // meanwhile.
         drop(self.take());
         self.launch.probe.clean_up(&self.launch.data);
     }
@@ -301,19 +343,26 @@ impl Drop for Server {
 /// The file system in memory.
 const MEMORY: &str = "/dev/shm";
 
-/// The environment variable that has servers write to the disk all the same: for those who measure that.
+/// The environment variable that has servers write to the disk all the same, for measurements of
+/// that.
 pub const ON_DISK: &str = "LEASEHOLD_ON_DISK";
 
-/// What it must have left for one more server: etcd and ZooKeeper allot 64 MB each time they begin a log.
+/// The free space that it must have for one more server: etcd and ZooKeeper allocate 64 MB each
+/// time they begin a log.
 const ROOM: u64 = 4 << 30;
 
-/// A folder that is removed when dropped. It is in memory where there is room: servers sync each write, and a disk that others
-/// write to at the same time can take longer for that than a client waits.
+/// Makes a folder that is removed when dropped. It is in memory if there is room: servers sync each
+/// write, and a disk that others write to at the same time can take longer for that than a client
+/// waits.
 pub(crate) fn folder(name: &str) -> Result<TempDir> {
-    let (mut folder, prefix) = (tempfile::Builder::new(), format!("leasehold-{name}-"));
+    let mut folder = tempfile::Builder::new();
+    let prefix = format!("leasehold-{name}-");
     folder.prefix(&prefix);
     let room = statvfs(MEMORY).map_or(0, |found| found.f_bavail * found.f_frsize);
-    let made =
-        if room >= ROOM && env::var_os(ON_DISK).is_none() { folder.tempdir_in(MEMORY) } else { folder.tempdir() };
+    let made = if room >= ROOM && env::var_os(ON_DISK).is_none() {
+        folder.tempdir_in(MEMORY)
+    } else {
+        folder.tempdir()
+    };
     made.map_err(Error::io("making a temporary folder"))
 }

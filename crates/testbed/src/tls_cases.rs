@@ -1,7 +1,12 @@
-//! What every store does about TLS: the same cases by the same names. Each refusal is a typed error in time that names the server and what
-//! to do, shows no secret, and leaves nothing behind.
+//! Cases about TLS that every store's tests share under common names. Each refusal is a typed error
+//! in time that names the server and the remedy, shows no secret, and leaves nothing behind.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests are tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests are tests"
+)]
 #![allow(missing_docs, reason = "each case says by its name what it judges")]
 
 use std::{env, fs, process::Command, thread};
@@ -12,14 +17,16 @@ use leasehold_core::{
 };
 use rustls::{
     Error as TlsError,
-    crypto::{CryptoProvider, GetRandomFailed, KeyProvider, SecureRandom, WebPkiSupportedAlgorithms},
+    crypto::{
+        CryptoProvider, GetRandomFailed, KeyProvider, SecureRandom, WebPkiSupportedAlgorithms,
+    },
     pki_types::PrivateKeyDer,
     sign::SigningKey,
 };
 
 use crate::{
     Certificates, KeyFiles, TlsPort,
-    seam::{TTL, within},
+    verbs::{TTL, within},
 };
 
 /// The servers of one store, each with a plain port and a TLS port.
@@ -27,9 +34,9 @@ use crate::{
 pub trait TlsStore: Sized {
     /// The scheme without TLS.
     const SCHEME: &'static str;
-    /// What stands before the hosts in a URL: a password must be `s3cret`.
+    /// The part of a URL before the hosts. A password has to be `s3cret`.
     const USER: &'static str;
-    /// What stands behind them.
+    /// The part of a URL after the hosts.
     const PATH: &'static str;
 
     /// The scheme with TLS.
@@ -37,19 +44,19 @@ pub trait TlsStore: Sized {
         format!("{}s", Self::SCHEME)
     }
 
-    /// Starts them, with TLS at this port and the next free ones.
+    /// Starts the servers, with TLS at this port and the next free ones.
     async fn start(port: &TlsPort) -> Self;
 
-    /// Their plain ports, and their TLS ports: `host:port`.
+    /// The servers' plain addresses, and their TLS addresses: `host:port`.
     fn addrs(&self) -> (Vec<String>, Vec<String>);
 
     async fn connect(url: &str) -> Result<Store>;
 
-    /// Waits until no client is connected, or fails if anything of one is left.
+    /// Waits until no client is connected, or fails if something of one is left.
     async fn nothing_is_left(&self);
 }
 
-/// Servers with a certificate, and who has signed it.
+/// Servers with a certificate, the CA that signed it, and another CA.
 struct World<S> {
     authority: Certificates,
     stranger: Certificates,
@@ -58,9 +65,18 @@ struct World<S> {
 
 impl<S: TlsStore> World<S> {
     async fn start(mutual: bool, files: impl FnOnce(&Certificates) -> KeyFiles) -> Self {
-        let (authority, stranger) = (Certificates::new().unwrap(), Certificates::new().unwrap());
-        let port = TlsPort { files: files(&authority), mutual, ..TlsPort::new(&authority).unwrap() };
-        Self { store: S::start(&port).await, authority, stranger }
+        let authority = Certificates::new().unwrap();
+        let stranger = Certificates::new().unwrap();
+        let port = TlsPort {
+            files: files(&authority),
+            mutual,
+            ..TlsPort::new(&authority).unwrap()
+        };
+        Self {
+            store: S::start(&port).await,
+            authority,
+            stranger,
+        }
     }
 
     async fn plain_clients() -> Self {
@@ -83,64 +99,108 @@ impl<S: TlsStore> World<S> {
         works(S::connect(&self.url(words)).await.unwrap()).await;
     }
 
-    /// It is refused so at the TLS ports, and the first of them is named unless the mistake is in the words.
+    /// Checks that a connection to the TLS ports is refused for this reason. The error names the
+    /// first of them unless the mistake is in the URL's options.
     async fn refused(&self, words: &str, kind: ErrorKind, says: &[&str]) {
-        let at = if kind == Invalid { String::new() } else { self.store.addrs().1[0].clone() };
-        self.refused_at(&self.url(words), kind, &[says, &[&*at]].concat()).await;
+        let at = if kind == Invalid {
+            String::new()
+        } else {
+            self.store.addrs().1[0].clone()
+        };
+        self.refused_at(&self.url(words), kind, &[says, &[&*at]].concat())
+            .await;
     }
 
     async fn refused_at(&self, url: &str, kind: ErrorKind, says: &[&str]) {
-        // Some seconds, on a machine that has time.
+        // The time limit suits a busy machine.
         let error = within(30, S::connect(url)).await.unwrap_err();
         let text = format!("{error} {error:?}");
         assert_eq!(error.kind(), kind, "{url}: {text}");
-        assert!(says.iter().all(|word| text.contains(word)), "{url}: {text} lacks one of {says:?}");
-        assert!(!text.contains("s3cret") && !text.contains("PRIVATE KEY"), "{text}");
+        assert!(
+            says.iter().all(|word| text.contains(word)),
+            "{url}: {text} lacks one of {says:?}"
+        );
+        assert!(
+            !text.contains("s3cret") && !text.contains("PRIVATE KEY"),
+            "{text}"
+        );
         self.store.nothing_is_left().await;
     }
 }
 
 fn url<S: TlsStore>(scheme: &str, hosts: &[String], words: &str) -> String {
-    format!("{scheme}://{}{}{}?timeout=4000{words}", S::USER, hosts.join(","), S::PATH)
+    format!(
+        "{scheme}://{}{}{}?timeout=4000{words}",
+        S::USER,
+        hosts.join(","),
+        S::PATH
+    )
 }
 
 fn ca(authority: &Certificates) -> String {
     format!("&ca={}", authority.ca().display())
 }
 
-/// The words for a client's certificate.
+/// The URL's options for a client's certificate.
 #[must_use]
 pub fn shown(files: &KeyFiles) -> String {
-    format!("&cert={}&key={}", files.certificate.display(), files.key.display())
+    format!(
+        "&cert={}&key={}",
+        files.certificate.display(),
+        files.key.display()
+    )
 }
 
-/// A lock is taken, confirmed and given back, and the store closed.
+/// Acquires, confirms and releases a lock, and closes the store.
 pub async fn works(store: Store) {
     let guard = store.lock("orders/42").ttl(TTL).acquire().await.unwrap();
     guard.confirm().await.unwrap();
     guard.release().await.unwrap();
-    store.close(std::time::Duration::from_secs(1)).await.unwrap();
+    store
+        .close(std::time::Duration::from_secs(1))
+        .await
+        .unwrap();
 }
 
 pub async fn a_private_ca_and_a_client_certificate<S: TlsStore>() {
     let world = World::<S>::mutual().await;
-    world.works(&format!("{}{}", world.ca(), shown(&world.authority.issue("client").unwrap()))).await;
+    world
+        .works(&format!(
+            "{}{}",
+            world.ca(),
+            shown(&world.authority.issue("client").unwrap())
+        ))
+        .await;
 }
 
 pub async fn a_wrong_ca<S: TlsStore>() {
     let world = World::<S>::plain_clients().await;
-    world.refused(&ca(&world.stranger), Denied, &["not signed by the CA", "`ca`"]).await;
-    world.refused("", Denied, &["this system trusts", "`ca`"]).await;
+    world
+        .refused(
+            &ca(&world.stranger),
+            Denied,
+            &["not signed by the CA", "`ca`"],
+        )
+        .await;
+    world
+        .refused("", Denied, &["this system trusts", "`ca`"])
+        .await;
     world.works(&world.ca()).await;
 }
 
 pub async fn a_wrong_host_name<S: TlsStore>() {
-    let world = World::<S>::start(false, |authority| authority.issue_for("db", &["db.internal"]).unwrap()).await;
-    world.refused(&world.ca(), Denied, &["not for 127.0.0.1", "db.internal"]).await;
+    let world = World::<S>::start(false, |authority| {
+        authority.issue_for("db", &["db.internal"]).unwrap()
+    })
+    .await;
+    world
+        .refused(&world.ca(), Denied, &["not for 127.0.0.1", "db.internal"])
+        .await;
 }
 
 pub async fn an_expired_certificate<S: TlsStore>() {
-    let world = World::<S>::start(false, |authority| authority.issue_expired("late").unwrap()).await;
+    let world =
+        World::<S>::start(false, |authority| authority.issue_expired("late").unwrap()).await;
     world.refused(&world.ca(), Denied, &["expired"]).await;
 }
 
@@ -148,29 +208,47 @@ pub async fn a_plain_server_behind_a_tls_url<S: TlsStore>() {
     let world = World::<S>::plain_clients().await;
     let plain = world.store.addrs().0;
     let words = [plain[0].as_str(), "TLS port"];
-    world.refused_at(&url::<S>(&S::secure_scheme(), &plain, &world.ca()), Unavailable, &words).await;
+    world
+        .refused_at(
+            &url::<S>(&S::secure_scheme(), &plain, &world.ca()),
+            Unavailable,
+            &words,
+        )
+        .await;
 }
 
 pub async fn a_tls_server_behind_a_plain_url<S: TlsStore>() {
     let world = World::<S>::plain_clients().await;
-    let (secure, scheme) = (world.store.addrs().1, format!("{}://", S::secure_scheme()));
+    let secure = world.store.addrs().1;
+    let scheme = format!("{}://", S::secure_scheme());
     let words = [secure[0].as_str(), scheme.as_str()];
-    world.refused_at(&url::<S>(S::SCHEME, &secure, ""), Unavailable, &words).await;
-    // Nor are the words of TLS taken for nothing.
-    world.refused_at(&url::<S>(S::SCHEME, &secure, &world.ca()), Invalid, &["ca"]).await;
+    world
+        .refused_at(&url::<S>(S::SCHEME, &secure, ""), Unavailable, &words)
+        .await;
+    // A plain URL does not accept the options of TLS, either.
+    world
+        .refused_at(&url::<S>(S::SCHEME, &secure, &world.ca()), Invalid, &["ca"])
+        .await;
 }
 
 pub async fn half_a_key_pair<S: TlsStore>() {
     let world = World::<S>::plain_clients().await;
     let [one, two] = ["one", "two"].map(|name| world.authority.issue(name).unwrap());
     let folder = world.authority.ca().parent().unwrap();
-    let (junk, missing) = (folder.join("junk.pem"), folder.join("missing.pem"));
+    let junk = folder.join("junk.pem");
+    let missing = folder.join("missing.pem");
     fs::write(&junk, "-----BEGIN CERTIFICATE-----\ns3cret\n").unwrap();
     let pair = |certificate: &KeyFiles, key: &KeyFiles| {
-        shown(&KeyFiles { certificate: certificate.certificate.clone(), key: key.key.clone() })
+        shown(&KeyFiles {
+            certificate: certificate.certificate.clone(),
+            key: key.key.clone(),
+        })
     };
     for (words, says) in [
-        (format!("&cert={}", one.certificate.display()), "cert without key"),
+        (
+            format!("&cert={}", one.certificate.display()),
+            "cert without key",
+        ),
         (format!("&key={}", one.key.display()), "key without cert"),
         (pair(&one, &two), "do not fit together"),
         (format!("&ca={}", missing.display()), "missing.pem"),
@@ -182,36 +260,56 @@ pub async fn half_a_key_pair<S: TlsStore>() {
 
 pub async fn no_client_certificate<S: TlsStore>() {
     let world = World::<S>::mutual().await;
-    world.refused(&world.ca(), Denied, &["demands a client certificate", "`cert`"]).await;
-    for files in [world.stranger.issue("client").unwrap(), world.authority.issue_expired("late").unwrap()] {
+    world
+        .refused(
+            &world.ca(),
+            Denied,
+            &["demands a client certificate", "`cert`"],
+        )
+        .await;
+    for files in [
+        world.stranger.issue("client").unwrap(),
+        world.authority.issue_expired("late").unwrap(),
+    ] {
         let words = format!("{}{}", world.ca(), shown(&files));
-        world.refused(&words, Denied, &["refused the client's certificate"]).await;
+        world
+            .refused(&words, Denied, &["refused the client's certificate"])
+            .await;
     }
 }
 
-/// The program has installed a provider for its own purposes, which knows no cipher. In a process of its own: there is one for all.
+/// The program has installed a cryptography provider for its own purposes, which knows no cipher.
+/// The case runs in a process of its own, since a process has only one provider.
 pub async fn a_provider_of_no_use<S: TlsStore>() {
     const CHILD: &str = "LEASEHOLD_PROVIDER_OF_NO_USE";
     if env::var_os(CHILD).is_none() {
-        // A case runs on the thread of its test, which has the name of that.
+        // A case runs on the thread of its test, which is named like the test.
         let here = thread::current();
         let words = ["--exact", here.name().unwrap(), "--nocapture"];
         let mut child = Command::new(env::current_exe().unwrap());
         let output = child.args(words).env(CHILD, "1").output().unwrap();
         let printed = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
+        assert!(
+            output.status.success() && printed.contains("1 passed"),
+            "{printed}"
+        );
         return;
     }
     useless().install_default().unwrap();
     let world = World::<S>::plain_clients().await;
-    world.refused(&world.ca(), Invalid, &["CryptoProvider", "of no use"]).await;
+    world
+        .refused(&world.ca(), Invalid, &["CryptoProvider", "of no use"])
+        .await;
 }
 
 fn useless() -> CryptoProvider {
     CryptoProvider {
         cipher_suites: Vec::new(),
         kx_groups: Vec::new(),
-        signature_verification_algorithms: WebPkiSupportedAlgorithms { all: &[], mapping: &[] },
+        signature_verification_algorithms: WebPkiSupportedAlgorithms {
+            all: &[],
+            mapping: &[],
+        },
         secure_random: &Useless,
         key_provider: &Useless,
     }
@@ -235,7 +333,7 @@ impl KeyProvider for Useless {
     }
 }
 
-/// One test for each case, for the servers of this type.
+/// Defines one test for each case, with the servers of this type.
 #[macro_export]
 macro_rules! tls_cases {
     ($store:ty) => {
@@ -248,7 +346,7 @@ macro_rules! tls_cases {
     ($store:ty: $($case:ident)*) => { $(
         #[tokio::test]
         async fn $case() {
-            $crate::seam::bounded($crate::tls_cases::$case::<$store>()).await;
+            $crate::verbs::bounded($crate::tls_cases::$case::<$store>()).await;
         }
     )* };
 }

@@ -23,7 +23,7 @@ use crate::{
     server::{self, Launch, Probe, Server},
 };
 
-/// How a private ZooKeeper is set up.
+/// The options of a private ZooKeeper.
 #[derive(Clone, Debug)]
 pub struct ZooKeeperOptions {
     /// The server's unit of time. Sessions are expired at multiples of it.
@@ -32,20 +32,25 @@ pub struct ZooKeeperOptions {
     pub min_session: Duration,
     /// The longest session timeout a client can get.
     pub max_session: Duration,
-    /// How many ticks a follower may take to join its leader.
+    /// The number of ticks that a follower may take to join its leader.
     pub init_limit: u32,
-    /// How many ticks a follower may go without its leader before it gives up: until then it goes on answering reads.
+    /// The number of ticks that a follower may go without its leader before it gives up: until then
+    /// it goes on answering reads.
     pub sync_limit: u32,
     /// More lines for `zoo.cfg`.
     pub extra: Vec<String>,
-    /// Where it serves TLS beside. The members of an ensemble show copies of this certificate, each at a port of its own:
-    /// [`ZooKeeper::tls_addr`].
+    /// The TLS port, beside the plain one. The members of an ensemble show copies of this
+    /// certificate, each at a port of its own: [`ZooKeeper::tls_addr`].
     pub tls: Option<TlsPort>,
-    /// Accounts for SASL with DIGEST-MD5, each a user and a password. The server is restarted for others.
+    /// Accounts for SASL with DIGEST-MD5, each a user and a password. Changing them takes a restart
+    /// of the server.
     pub accounts: Vec<(String, String)>,
-    /// Whether the members of an ensemble talk to each other through proxies, so that one can be isolated:
-    /// [`ZooKeeperEnsemble::isolate`](crate::ZooKeeperEnsemble::isolate). A single server has no use for it.
+    /// The members of an ensemble talk to each other through proxies, so that one can be isolated:
+    /// [`ZooKeeperEnsemble::isolate`](crate::ZooKeeperEnsemble::isolate). A single server ignores
+    /// this.
     pub peer_proxies: bool,
+    /// A member without a quorum goes on serving clients that only read (`readonlymode.enabled`).
+    pub read_only_mode: bool,
 }
 
 impl Default for ZooKeeperOptions {
@@ -61,11 +66,12 @@ impl Default for ZooKeeperOptions {
             tls: None,
             accounts: Vec::new(),
             peer_proxies: false,
+            read_only_mode: false,
         }
     }
 }
 
-/// A private ZooKeeper server; see [`Server`] for what can be done to its process.
+/// A private ZooKeeper server; see [`Server`] for the controls of its process.
 #[derive(Debug)]
 pub struct ZooKeeper {
     server: Server,
@@ -88,24 +94,29 @@ impl ZooKeeper {
         .await
     }
 
-    /// Where clients connect over TLS, if it serves that: `host:port`.
+    /// The address to which clients connect over TLS, if the server has TLS: `host:port`.
     #[must_use]
     pub fn tls_addr(&self) -> Option<&str> {
         self.tls.as_deref()
     }
 
-    /// Replaces the accounts for SASL. The server reads them when it is started again.
+    /// Replaces the accounts for SASL. The server reads them at its next start.
     pub fn set_accounts(&self, accounts: &[(String, String)]) -> Result<()> {
         let folder = self.data().parent().unwrap_or(Path::new("/"));
         fs::write(folder.join(JAAS), jaas(accounts)).map_err(Error::io("writing the accounts"))
     }
 
-    /// Changes the limits of session timeouts. The server reads them when it is started again.
+    /// Changes the limits of session timeouts. The server reads them at its next start.
     pub fn set_sessions(&self, min: Duration, max: Duration) -> Result<()> {
         let config = self.data().parent().unwrap_or(Path::new("/")).join(CONFIG);
         let text = fs::read_to_string(&config).map_err(Error::io("reading zoo.cfg"))?;
-        let is_limit = |line: &&str| line.starts_with("minSessionTimeout=") || line.starts_with("maxSessionTimeout=");
-        let others = text.lines().filter(|line| !is_limit(line)).map(str::to_owned);
+        let is_limit = |line: &&str| {
+            line.starts_with("minSessionTimeout=") || line.starts_with("maxSessionTimeout=")
+        };
+        let others = text
+            .lines()
+            .filter(|line| !is_limit(line))
+            .map(str::to_owned);
         let lines: Vec<String> = others.chain(sessions(min, max)).collect();
         fs::write(&config, lines.join("\n")).map_err(Error::io("writing zoo.cfg"))
     }
@@ -119,39 +130,44 @@ impl ZooKeeper {
     pub async fn mntr(&self) -> Result<BTreeMap<String, String>> {
         let answer = self.four_letter_word("mntr").await?;
         let parsed = answer.lines().filter_map(|line| line.split_once('\t'));
-        Ok(parsed.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect())
+        Ok(parsed
+            .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
+            .collect())
     }
 
-    /// How many packets the server received from clients.
+    /// The number of packets that the server received from clients.
     ///
-    /// Everything counts: connect requests, each session's pings, and every four-letter word, this one included. Two
-    /// calls in a row over an idle server therefore differ by one, and a test that counts requests subtracts that and
-    /// keeps its session's pings out by being quicker than a third of the session timeout.
+    /// Everything counts: connect requests, each session's pings, and every four-letter word, this
+    /// one included. Two calls in a row over an idle server therefore differ by one, and a test
+    /// that counts requests subtracts that and keeps its session's pings out by being quicker than
+    /// a third of the session timeout.
     pub async fn packets_received(&self) -> Result<u64> {
         self.mntr_number("zk_packets_received").await
     }
 
-    /// How many ephemeral nodes there are.
+    /// The number of ephemeral nodes.
     pub async fn ephemerals_count(&self) -> Result<u64> {
         self.mntr_number("zk_ephemerals_count").await
     }
 
-    /// How many nodes there are, the server's own included.
+    /// The number of nodes, the server's own included.
     pub async fn znode_count(&self) -> Result<u64> {
         self.mntr_number("zk_znode_count").await
     }
 
-    /// How many watches are set.
+    /// The number of watches.
     pub async fn watch_count(&self) -> Result<u64> {
         self.mntr_number("zk_watch_count").await
     }
 
-    /// How many clients are connected. The connection that asks is not among them.
+    /// The number of connected clients, without the asking connection.
     pub async fn connection_count(&self) -> Result<u64> {
-        self.mntr_number("zk_num_alive_connections").await.map(|count| count.saturating_sub(1))
+        self.mntr_number("zk_num_alive_connections")
+            .await
+            .map(|count| count.saturating_sub(1))
     }
 
-    /// `standalone`, `leader` or `follower`.
+    /// The mode: `standalone`, `leader` or `follower`.
     pub async fn mode(&self) -> Result<String> {
         mode(self.addr()).await
     }
@@ -162,8 +178,13 @@ impl ZooKeeper {
         value.ok_or_else(|| Error::answer(format!("mntr {name}"), format!("{mntr:?}")))
     }
 
-    /// Starts a server without waiting for it; a member of an ensemble is given its number and its view of the members.
-    pub(crate) fn launch(options: &ZooKeeperOptions, port: u16, member: Option<(usize, &[String])>) -> Result<Self> {
+    /// Starts a server without waiting for it. A member of an ensemble is given its number and its
+    /// view of the members.
+    pub(crate) fn launch(
+        options: &ZooKeeperOptions,
+        port: u16,
+        member: Option<(usize, &[String])>,
+    ) -> Result<Self> {
         let folder = server::folder("zookeeper")?;
         let data = folder.path().join("data");
         let config = folder.path().join(CONFIG);
@@ -189,11 +210,21 @@ impl ZooKeeper {
             lines.extend(tls.zookeeper()?);
         }
         let mut args: Vec<String> = JAVA.map(str::to_owned).into();
+        if options.read_only_mode {
+            args.push("-Dreadonlymode.enabled=true".into());
+        }
         if !options.accounts.is_empty() {
             let accounts = folder.path().join(JAAS);
-            fs::write(&accounts, jaas(&options.accounts)).map_err(Error::io("writing the accounts"))?;
-            args.push(format!("-Djava.security.auth.login.config={}", accounts.display()));
-            lines.push("authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider".into());
+            fs::write(&accounts, jaas(&options.accounts))
+                .map_err(Error::io("writing the accounts"))?;
+            args.push(format!(
+                "-Djava.security.auth.login.config={}",
+                accounts.display()
+            ));
+            lines.push(
+                "authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
+                    .into(),
+            );
         }
         lines.extend(options.extra.iter().cloned());
         fs::write(&config, lines.join("\n")).map_err(Error::io("writing zoo.cfg"))?;
@@ -201,15 +232,29 @@ impl ZooKeeper {
         args.extend([
             "-cp".into(),
             // The manifest of Debian's jar names a path for the rest of ZooKeeper, and forgets a part of Netty.
-            ["zookeeper-jute.jar", "zookeeper.jar", "slf4j-simple.jar", "netty-codec.jar"]
-                .map(|name| if name == "zookeeper.jar" { jar.clone() } else { jar.with_file_name(name) })
-                .map(|jar| jar.display().to_string())
-                .join(":"),
+            [
+                "zookeeper-jute.jar",
+                "zookeeper.jar",
+                "slf4j-simple.jar",
+                "netty-codec.jar",
+            ]
+            .map(|name| {
+                if name == "zookeeper.jar" {
+                    jar.clone()
+                } else {
+                    jar.with_file_name(name)
+                }
+            })
+            .map(|jar| jar.display().to_string())
+            .join(":"),
             "org.apache.zookeeper.server.quorum.QuorumPeerMain".into(),
             config.display().to_string(),
         ]);
         let tls = options.tls.as_ref().map(TlsPort::addr);
-        let probe = Box::new(Serves { data: data.clone(), tls: tls.clone() });
+        let probe = Box::new(Serves {
+            data: data.clone(),
+            tls: tls.clone(),
+        });
         let launch = Launch {
             name: "zookeeper",
             program: Program::Java.find()?,
@@ -221,11 +266,14 @@ impl ZooKeeper {
             probe,
             manner: Manner::default(),
         };
-        Ok(Self { server: Server::launch(launch)?, tls })
+        Ok(Self {
+            server: Server::launch(launch)?,
+            tls,
+        })
     }
 }
 
-/// What a server that lives for one test is started with.
+/// The options of Java for a server that lives for one test.
 const JAVA: [&str; 5] = [
     "-Xmx256m",
     "-XX:+UseSerialGC",
@@ -234,19 +282,26 @@ const JAVA: [&str; 5] = [
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 ];
 
-/// The file that it is set up by.
+/// The name of the configuration file.
 const CONFIG: &str = "zoo.cfg";
 
 fn sessions(min: Duration, max: Duration) -> [String; 2] {
-    [("min", min), ("max", max)].map(|(which, limit)| format!("{which}SessionTimeout={}", limit.as_millis()))
+    [("min", min), ("max", max)]
+        .map(|(which, limit)| format!("{which}SessionTimeout={}", limit.as_millis()))
 }
 
 /// The file with the accounts for SASL.
 const JAAS: &str = "jaas.conf";
 
 fn jaas(accounts: &[(String, String)]) -> String {
-    let users: Vec<String> = accounts.iter().map(|(user, password)| format!("user_{user}=\"{password}\"")).collect();
-    format!("Server {{ org.apache.zookeeper.server.auth.DigestLoginModule required {}; }};", users.join(" "))
+    let users: Vec<String> = accounts
+        .iter()
+        .map(|(user, password)| format!("user_{user}=\"{password}\""))
+        .collect();
+    format!(
+        "Server {{ org.apache.zookeeper.server.auth.DigestLoginModule required {}; }};",
+        users.join(" ")
+    )
 }
 
 impl Deref for ZooKeeper {
@@ -257,11 +312,11 @@ impl Deref for ZooKeeper {
     }
 }
 
-/// Ready: it serves, and its data are where ours are.
+/// Ready once it serves, with its data in this server's folder.
 #[derive(Debug)]
 struct Serves {
     data: PathBuf,
-    /// Where it serves TLS, which it begins after the rest.
+    /// The TLS address, which the server begins to serve last.
     tls: Option<String>,
 }
 
@@ -270,13 +325,17 @@ impl Probe for Serves {
     async fn ask(&self, addr: &str, _pid: u32) -> Result<()> {
         mode(addr).await?;
         let conf = four_letter_word(addr, "conf").await?;
-        let ours =
-            conf.lines().any(|line| line.starts_with("dataDir=") && line.contains(&*self.data.to_string_lossy()));
+        let ours = conf.lines().any(|line| {
+            line.starts_with("dataDir=") && line.contains(&*self.data.to_string_lossy())
+        });
         if !ours {
             return Err(Error::answer("conf", conf));
         }
         match &self.tls {
-            Some(tls) => TcpStream::connect(tls).await.map(drop).map_err(Error::io("connecting to the TLS port")),
+            Some(tls) => TcpStream::connect(tls)
+                .await
+                .map(drop)
+                .map_err(Error::io("connecting to the TLS port")),
             None => Ok(()),
         }
     }
@@ -289,7 +348,8 @@ impl Probe for Serves {
 async fn mode(addr: &str) -> Result<String> {
     let answer = four_letter_word(addr, "srvr").await?;
     let mode = answer.lines().find_map(|line| line.strip_prefix("Mode: "));
-    mode.map(str::to_owned).ok_or_else(|| Error::answer("srvr", answer.clone()))
+    mode.map(str::to_owned)
+        .ok_or_else(|| Error::answer("srvr", answer.clone()))
 }
 
 async fn four_letter_word(addr: &str, word: &str) -> Result<String> {

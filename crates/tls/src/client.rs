@@ -1,13 +1,17 @@
-//! Connections by TLS, made of what the files say at that moment.
+//! Connections over TLS, with the present content of the files. No session is resumed, since a
+//! resumed session verifies neither certificate again.
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use leasehold_core::{Error, ErrorKind, Result};
+use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, SignatureScheme};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
@@ -15,78 +19,140 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::error::{of_handshake, of_tcp};
+use crate::error::{Facts, of_handshake, of_own_pair, of_tcp};
 use crate::files::{Files, Identity, pem};
 use crate::{Tls, invalid};
 
-/// How long a server that was shown a certificate, or none, is given to refuse it: with TLS 1.3 it does so after the handshake.
+/// The time in which a server may refuse the certificate that it was shown, or the lack of one:
+/// with TLS 1.3 it does so after the handshake.
 const REFUSAL: Duration = Duration::from_millis(500);
 
-/// What makes TLS connections, as the files were when it was made.
+/// Makes TLS connections with the content that the files had when this client was made.
 #[derive(Clone)]
 pub struct Client {
     config: Arc<ClientConfig>,
+    /// In the latest handshake, the server has asked for a certificate.
+    asked: Arc<AtomicBool>,
+    /// The certificates that a server is shown if it asks.
+    chain: Vec<CertificateDer<'static>>,
     server_name: Option<String>,
-    roots: Arc<RootCertStore>,
     ca: Option<String>,
     system: Vec<CertificateDer<'static>>,
     identity: Option<Identity>,
 }
 
 impl Tls {
-    /// Reads the files, on a thread where that may block.
+    /// Reads the files, on a thread that may block.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](ErrorKind::Invalid), with the file that is wrong, and nothing of what is in it.
+    /// [`Invalid`](ErrorKind::Invalid), with the file that is wrong, and without any of its
+    /// content.
     pub async fn client(&self) -> Result<Client> {
         self.check_name()?;
         let tls = self.clone();
         let read = spawn_blocking(move || Client::new(&tls)).await;
-        read.unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "TLS: the files were not read")))
+        read.unwrap_or_else(|_| {
+            Err(Error::new(
+                ErrorKind::Internal,
+                "TLS: the files were not read",
+            ))
+        })
     }
 }
 
 impl Client {
     fn new(tls: &Tls) -> Result<Client> {
-        let Files { ca, system, roots, identity, chain, key } = Files::read(tls)?;
-        let roots = Arc::new(roots);
+        let Files {
+            ca,
+            system,
+            roots,
+            identity,
+            chain,
+            key,
+        } = Files::read(tls)?;
         let builder = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
-            .map_err(|e| invalid(format_args!("the program's CryptoProvider is of no use: {e}")))?
-            .with_root_certificates(roots.clone());
-        let config = match key {
-            // It may say what is wrong with them, and shows nothing of them.
+            .map_err(|e| {
+                invalid(format_args!(
+                    "the program's CryptoProvider is of no use: {e}"
+                ))
+            })?
+            .with_root_certificates(roots);
+        let mut config = match key {
             Some(key) => builder
-                .with_client_auth_cert(chain, key)
-                .map_err(|e| invalid(format_args!("the client's certificate and key do not fit together: {e}")))?,
+                .with_client_auth_cert(chain.clone(), key)
+                .map_err(|e| of_own_pair(&chain, &e))?,
             None => builder.with_no_client_auth(),
         };
-        Ok(Client { config: Arc::new(config), server_name: tls.server_name.clone(), roots, ca, system, identity })
+        config.resumption = Resumption::disabled();
+        let asked = Arc::new(AtomicBool::new(false));
+        config.client_auth_cert_resolver = Arc::new(Asked {
+            inner: config.client_auth_cert_resolver,
+            asked: asked.clone(),
+        });
+        Ok(Client {
+            config: Arc::new(config),
+            asked,
+            chain,
+            server_name: tls.server_name.clone(),
+            ca,
+            system,
+            identity,
+        })
     }
 
-    /// Completes the handshake on a connection to this server. It takes as long as it takes: the caller limits it.
+    /// Sets the protocol that is agreed on in the handshake (ALPN).
+    #[must_use]
+    pub fn speaking(mut self, protocol: &[u8]) -> Client {
+        Arc::make_mut(&mut self.config).alpn_protocols = vec![protocol.to_vec()];
+        self
+    }
+
+    /// Connects to this server, and completes the handshake.
     ///
     /// # Errors
     ///
-    /// [`Denied`](ErrorKind::Denied) if the server's certificate is refused here or ours there, and
-    /// [`Unavailable`](ErrorKind::Unavailable) if there is no server, or none that speaks TLS. They name the server and what to do.
-    pub async fn secure(&self, host: &str, port: u16, tcp: TcpStream) -> Result<TlsStream<TcpStream>> {
+    /// Those of [`secure`](Client::secure), and [`Unavailable`](ErrorKind::Unavailable) for a server that cannot be reached.
+    pub async fn connect(&self, host: &str, port: u16) -> Result<TlsStream<TcpStream>> {
+        let tcp = TcpStream::connect((host, port)).await;
+        let tcp = tcp.map_err(|e| of_tcp((host, port), &e))?;
+        // Requests are small, and must not wait for one another.
+        tcp.set_nodelay(true)
+            .map_err(|e| of_tcp((host, port), &e))?;
+        self.secure(host, port, tcp).await
+    }
+
+    /// Completes the handshake on a connection to this server. It has no time limit: the caller
+    /// sets one.
+    ///
+    /// # Errors
+    ///
+    /// [`Denied`](ErrorKind::Denied) if the client refuses the server's certificate or the server
+    /// refuses the client's, and [`Unavailable`](ErrorKind::Unavailable) if there is no server, or
+    /// none that speaks TLS. They name the server and the remedy.
+    pub async fn secure(
+        &self,
+        host: &str,
+        port: u16,
+        tcp: TcpStream,
+    ) -> Result<TlsStream<TcpStream>> {
         let name = self.server_name.as_deref().unwrap_or(host);
-        let name = ServerName::try_from(name.to_owned())
-            .map_err(|_| invalid(format_args!("no certificate can be for the host {host:?}: give `server_name`")))?;
+        let name = ServerName::try_from(name.to_owned()).map_err(|_| {
+            invalid(format_args!(
+                "no certificate can be for the host {host:?}: give `server_name`"
+            ))
+        })?;
+        self.asked.store(false, Relaxed);
         let connecting = TlsConnector::from(self.config.clone()).connect(name, tcp);
         connecting.await.map_err(|e| self.explain((host, port), &e))
     }
 
-    /// Why a server that could not be used over TLS may have refused, if that can be found out by one more connection: the
-    /// client crates report less. It takes at most half a second longer than connecting does.
+    /// Finds out, by one more connection, why a server that could not be used over TLS may have
+    /// refused; `None` if that cannot be seen. The client crates report less. It takes at most half
+    /// a second longer than connecting does.
     pub async fn diagnose(&self, host: &str, port: u16) -> Option<Error> {
-        let connecting = async {
-            let tcp = TcpStream::connect((host, port)).await.map_err(|e| of_tcp((host, port), &e))?;
-            self.secure(host, port, tcp).await
-        };
-        let mut stream = match connecting.await {
+        let mut stream = match self.connect(host, port).await {
             Ok(stream) => stream,
             Err(why) => return Some(why),
         };
@@ -96,22 +162,23 @@ impl Client {
         }
     }
 
-    /// Why a connection to this server failed, in a handshake or at what it said first after that.
+    /// Explains why a connection to this server failed, in the handshake or at the server's first
+    /// message after it.
     pub fn explain(&self, at: (&str, u16), e: &std::io::Error) -> Error {
-        of_handshake(at, e, self.ca.is_some(), self.identity.is_some())
+        let known = Facts {
+            own_ca: self.ca.is_some(),
+            was_asked: self.asked.load(Relaxed),
+            chain: &self.chain,
+        };
+        of_handshake(at, e, &known)
     }
 
-    /// The CAs that are trusted.
-    pub fn trust_anchors(&self) -> Vec<TrustAnchor<'static>> {
-        self.roots.roots.clone()
-    }
-
-    /// The same as PEM: what is in the CA file, or in the operating system's.
+    /// The trusted CAs as PEM: those of the CA file, or else those of the operating system.
     pub fn ca_pem(&self) -> String {
         self.ca.clone().unwrap_or_else(|| pem(&self.system))
     }
 
-    /// What the server is shown.
+    /// The client's certificate and its key, if it has one.
     pub fn identity(&self) -> Option<&Identity> {
         self.identity.as_ref()
     }
@@ -122,23 +189,48 @@ impl Client {
     }
 }
 
-/// The key is in it.
+/// Notes whether a server asks for a certificate: if an alert says little, this tells what it is
+/// about.
+#[derive(Debug)]
+struct Asked {
+    inner: Arc<dyn ResolvesClientCert>,
+    asked: Arc<AtomicBool>,
+}
+
+impl ResolvesClientCert for Asked {
+    fn resolve(
+        &self,
+        root_hint_subjects: &[&[u8]],
+        sigschemes: &[SignatureScheme],
+    ) -> Option<Arc<CertifiedKey>> {
+        self.asked.store(true, Relaxed);
+        self.inner.resolve(root_hint_subjects, sigschemes)
+    }
+
+    fn has_certs(&self) -> bool {
+        self.inner.has_certs()
+    }
+}
+
+/// Shows nothing of the client, which has a private key.
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").finish_non_exhaustive()
     }
 }
 
-/// The program's provider, or ours.
+/// The program's provider of cryptography, or `aws-lc-rs`.
 fn provider() -> Arc<CryptoProvider> {
-    CryptoProvider::get_default().cloned().unwrap_or_else(|| Arc::new(aws_lc_rs::default_provider()))
+    CryptoProvider::get_default()
+        .cloned()
+        .unwrap_or_else(|| Arc::new(aws_lc_rs::default_provider()))
 }
 
-/// Makes ours the program's provider, if it has installed none: for a client crate that cannot be told which one to use, and panics
-/// if there are two.
+/// Makes `aws-lc-rs` the program's provider of cryptography, if it has installed none. This is for
+/// a client crate that cannot be told which one to use, and panics if there are two.
 pub fn install_provider() {
     if CryptoProvider::get_default().is_none() {
-        // Somebody else was faster: then it has one.
+        // If another thread was faster, the program has a provider now.
         let _ = aws_lc_rs::default_provider().install_default();
     }
 }

@@ -1,8 +1,9 @@
-//! Internal: what the stores of Leasehold share that speak TLS, for no other user. Use `leasehold` with the features `tls` and
-//! that of a store; [`Tls`] is re-exported by each of them.
+//! Internal: the parts that all stores of Leasehold over TLS share, for no other user. Use
+//! `leasehold` with the feature `tls` and that of a store; each of these stores re-exports [`Tls`].
 //!
-//! `lib` is what a user says (files, a name), `files` reads it, `client` makes connections of it, `error` says what went wrong and
-//! what to do. It knows no store. Nothing here falls back to plain text: there is a TLS connection, or an error.
+//! `lib` has the settings of a user (files, a name), `files` reads the files, `client` makes
+//! connections with them, and `error` says what went wrong and what to do. The crate has no notion
+//! of a store. Nothing here falls back to plain text: there is a TLS connection, or an error.
 
 mod client;
 mod error;
@@ -17,19 +18,21 @@ use rustls::pki_types::ServerName;
 pub use crate::client::{Client, install_provider};
 pub use crate::files::Identity;
 
-/// Whom to trust, and what to show, on TLS connections to a store.
+/// The settings of TLS connections to a store: the CAs to trust, and the certificate to show.
 ///
-/// By default the server has to show a certificate for the host of the URL, signed by a CA that the operating system trusts (on
-/// Linux also those of `SSL_CERT_FILE`), and is shown none. There is no way to connect without verifying the server.
+/// By default the server has to show a certificate for the host of the URL, signed by a CA that the
+/// operating system trusts (on Linux also those of `SSL_CERT_FILE`), and the client shows none.
+/// There is no way to connect without verifying the server.
 ///
-/// All files are PEM. They are read when the store connects, and **anew for each connection that it makes** later: a certificate
-/// that was replaced on the disk is used from the next connection on, and what is connected already stays so. A file that cannot be
-/// read is [`Invalid`](ErrorKind::Invalid), and no connection is made. A private key may not be encrypted.
+/// All files are PEM. They are read when the store connects, and **anew for each connection that it
+/// makes** later: a certificate that was replaced on the disk is used from the next connection on,
+/// and existing connections stay as they are. A file that cannot be read is
+/// [`Invalid`](ErrorKind::Invalid), and no connection is made. A private key may not be encrypted.
 ///
 /// The cryptography is that of the program's default [`CryptoProvider`](rustls::crypto::CryptoProvider) if it has installed one,
 /// and `aws-lc-rs` otherwise.
 ///
-/// In a URL these are the words `ca`, `cert` and `key`, and `server_name`.
+/// In a URL the parameters are `ca`, `cert`, `key` and `server_name`.
 ///
 /// # Examples
 ///
@@ -46,7 +49,8 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// The CAs that the operating system trusts, no client certificate, the name in the URL.
+    /// Settings with the CAs that the operating system trusts, no client certificate, and the name
+    /// in the URL.
     pub fn new() -> Tls {
         Tls::default()
     }
@@ -58,61 +62,80 @@ impl Tls {
         self
     }
 
-    /// Shows the server the certificate of the first file, with what leads from it to its CA, and proves it by the private key of
-    /// the second. One file may hold both, and is named twice then.
+    /// Shows the server the certificate of the first file, with the chain that leads to its CA, and
+    /// proves it by the private key of the second. If one file has both, it is named twice.
     #[must_use]
     pub fn client_files(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Tls {
         self.identity = Some((certificate.into(), key.into()));
         self
     }
 
-    /// The name (or IP address) that the server's certificate has to be for, in place of the host that is connected to.
+    /// Sets the name (or IP address) that the server's certificate has to be for, in place of the
+    /// host that the store connects to.
     #[must_use]
     pub fn server_name(mut self, name: impl Into<String>) -> Tls {
         self.server_name = Some(name.into());
         self
     }
 
-    /// Takes the words `ca`, `cert`, `key` and `server_name` out of a URL; `None` if it does not ask for TLS.
+    /// Takes the parameters `ca`, `cert`, `key` and `server_name` out of a URL; `None` if it does
+    /// not ask for TLS.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](ErrorKind::Invalid) for half a pair of certificate and key, for a name that is none, and for any of the words
-    /// in a URL without TLS.
+    /// [`Invalid`](ErrorKind::Invalid) for a certificate without a key or a key without a
+    /// certificate, for a `server_name` that is neither a host name nor an IP address, and for any
+    /// of the parameters in a URL without TLS.
     pub fn from_address(address: &mut Address) -> Result<Option<Tls>> {
         let words = ["ca", "cert", "key", "server_name"];
         let [ca, cert, key, server_name] = words.map(|word| address.take(word));
         if !address.tls {
-            let given = words.into_iter().zip([ca, cert, key, server_name]).find(|(_, value)| value.is_some());
-            let what =
-                |(word, _)| invalid(format!("{word} is for TLS, and this URL asks for none: add an s to its scheme"));
+            let given = words
+                .into_iter()
+                .zip([ca, cert, key, server_name])
+                .find(|(_, value)| value.is_some());
+            let what = |(word, _)| {
+                invalid(format!(
+                    "{word} is for TLS, and this URL asks for none: add an s to its scheme"
+                ))
+            };
             return given.map_or(Ok(None), |given| Err(what(given)));
         }
         let path = |word, value: Option<String>| match value {
-            Some(empty) if empty.is_empty() => Err(invalid(format!("{word} is the path of a file"))),
+            Some(empty) if empty.is_empty() => {
+                Err(invalid(format!("{word} is the path of a file")))
+            }
             value => Ok(value.map(PathBuf::from)),
         };
         let identity = match (path("cert", cert)?, path("key", key)?) {
             (Some(cert), Some(key)) => Some((cert, key)),
             (None, None) => None,
-            (Some(_), None) => return Err(invalid("cert without key: a client certificate needs both")),
-            (None, Some(_)) => return Err(invalid("key without cert: a client certificate needs both")),
+            (Some(_), None) => {
+                return Err(invalid("cert without key: a client certificate needs both"));
+            }
+            (None, Some(_)) => {
+                return Err(invalid("key without cert: a client certificate needs both"));
+            }
         };
-        let tls = Tls { ca: path("ca", ca)?, identity, server_name };
+        let tls = Tls {
+            ca: path("ca", ca)?,
+            identity,
+            server_name,
+        };
         tls.check_name().map(|()| Some(tls))
     }
 
-    /// The file with the CAs, if it is not the system's that are trusted.
+    /// Returns whether a file names the CAs to trust; otherwise they are the system's.
     pub fn has_ca_file(&self) -> bool {
         self.ca.is_some()
     }
 
-    /// Whether a certificate can be for this host, as its URL names it.
+    /// Returns whether a certificate can be for this host, as its URL names it.
     pub fn can_be_for(host: &str) -> bool {
         ServerName::try_from(host).is_ok()
     }
 
-    /// Whether another name than the host's is verified.
+    /// Returns whether another name than the host's is verified.
     pub fn has_server_name(&self) -> bool {
         self.server_name.is_some()
     }
@@ -143,7 +166,9 @@ mod tests {
 
     #[test]
     fn a_url_says_whom_to_trust_and_what_to_show() {
-        let tls = read("s://h?ca=/a%20b.pem&cert=c.pem&key=k.pem&server_name=db.internal").unwrap().unwrap();
+        let tls = read("s://h?ca=/a%20b.pem&cert=c.pem&key=k.pem&server_name=db.internal")
+            .unwrap()
+            .unwrap();
         assert_eq!(tls.ca.as_deref(), Some("/a b.pem".as_ref()));
         assert_eq!(tls.identity, Some(("c.pem".into(), "k.pem".into())));
         assert_eq!(tls.server_name.as_deref(), Some("db.internal"));

@@ -1,8 +1,8 @@
-//! What a server's settings mean for locks: pure rules over what the server said.
+//! Rules over the settings that a server reports: each finding says what a setting means for locks.
 
 use serde::Serialize;
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
@@ -16,25 +16,35 @@ pub enum Severity {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Finding {
-    /// How bad it is.
+    /// The severity of the finding.
     pub severity: Severity,
-    /// What it is about, in a word or two.
+    /// The subject, in a word or two.
     pub about: &'static str,
-    /// What it means, and what to do.
+    /// The consequence for locks, and the remedy.
     pub text: String,
 }
 
 pub(crate) fn warning(about: &'static str, text: impl Into<String>) -> Finding {
-    Finding { severity: Severity::Warning, about, text: text.into() }
+    Finding {
+        severity: Severity::Warning,
+        about,
+        text: text.into(),
+    }
 }
 
 pub(crate) fn note(about: &'static str, text: impl Into<String>) -> Finding {
-    Finding { severity: Severity::Note, about, text: text.into() }
+    Finding {
+        severity: Severity::Note,
+        about,
+        text: text.into(),
+    }
 }
 
 /// The numbers of a version, as far as they are there.
 pub(crate) fn version(text: &str) -> [u32; 3] {
-    let mut numbers = text.split(['.', '-', '+', ' ']).map_while(|part| part.parse().ok());
+    let mut numbers = text
+        .split(['.', '-', '+', ' '])
+        .map_while(|part| part.parse().ok());
     [0; 3].map(|_: u32| numbers.next().unwrap_or_default())
 }
 
@@ -63,7 +73,10 @@ pub(crate) fn of_zookeeper(srvr: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let version = zookeeper_version(srvr).map(|text| version(&text));
     if version.is_some_and(|version| version < [3, 6, 0]) {
-        findings.push(warning("version", "Before 3.6 a session cannot be asked for its nodes: locks need that."));
+        findings.push(warning(
+            "version",
+            "Before 3.6 a session cannot be asked for its nodes: locks need that.",
+        ));
     }
     if srvr.lines().any(|line| line.trim() == "Mode: standalone") {
         let text = "One server without others: while it is down no client gets a lock, and if it loses its disk, tokens begin anew.";
@@ -74,16 +87,21 @@ pub(crate) fn of_zookeeper(srvr: &str) -> Vec<Finding> {
 
 /// The version in an answer to `srvr`.
 pub(crate) fn zookeeper_version(srvr: &str) -> Option<String> {
-    let line = srvr.lines().find_map(|line| line.strip_prefix("Zookeeper version: "))?;
+    let line = srvr
+        .lines()
+        .find_map(|line| line.strip_prefix("Zookeeper version: "))?;
     line.split(['-', ',']).next().map(str::to_owned)
 }
 
-/// A Redis with this `INFO`. What its settings and its replicas mean for locks, the store itself finds out.
+/// The findings for a Redis with this `INFO`. The store itself reports what settings and replicas mean for locks.
 #[cfg(feature = "redis")]
 pub(crate) fn of_redis(info: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     if info_field(info, "role") == Some("slave") {
-        findings.push(warning("role", "This is a replica: it does not take locks, and what it shows may be old."));
+        findings.push(warning(
+            "role",
+            "This is a replica: it does not take locks, and what it shows may be old.",
+        ));
     }
     findings
 }
@@ -93,18 +111,27 @@ pub(crate) fn of_redis(info: &str) -> Vec<Finding> {
 pub(crate) fn of_replica(host: &str, info: &str) -> Vec<Finding> {
     let field = |name| info_field(info, name);
     let mut findings = Vec::new();
-    let mut add = |about, text: &str| findings.push(warning(about, format!("The replica {host} {text}")));
+    let mut add =
+        |about, text: &str| findings.push(warning(about, format!("The replica {host} {text}")));
     if field("master_link_status").is_some_and(|status| status != "up") {
-        add("failover", "has no link to its primary: if it is promoted, it lacks every lock granted since that broke.");
+        add(
+            "failover",
+            "has no link to its primary: if it is promoted, it lacks every lock granted since that broke.",
+        );
     }
-    if field("maxmemory") != Some("0") && field("maxmemory_policy").is_some_and(|policy| policy != "noeviction") {
+    if field("maxmemory") != Some("0")
+        && field("maxmemory_policy").is_some_and(|policy| policy != "noeviction")
+    {
         add(
             "settings",
             "may delete locks that are held once it is promoted: set maxmemory-policy noeviction there too.",
         );
     }
     if field("aof_enabled") == Some("0") {
-        add("settings", "keeps no append-only file: once it is promoted, a restart may free every lock that is held.");
+        add(
+            "settings",
+            "keeps no append-only file: once it is promoted, a restart may free every lock that is held.",
+        );
     }
     findings
 }
@@ -112,7 +139,8 @@ pub(crate) fn of_replica(host: &str, info: &str) -> Vec<Finding> {
 /// A field of an `INFO`.
 #[cfg(feature = "redis")]
 pub(crate) fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
+    info.lines()
+        .find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
 }
 
 #[cfg(test)]
@@ -131,7 +159,8 @@ mod tests {
 
     #[test]
     fn a_zookeeper_says_its_version_and_mode() {
-        let srvr = "Zookeeper version: 3.8.0-5a02a05eddb, built on 2022\nLatency: 0\nMode: standalone\n";
+        let srvr =
+            "Zookeeper version: 3.8.0-5a02a05eddb, built on 2022\nLatency: 0\nMode: standalone\n";
         assert_eq!(zookeeper_version(srvr).as_deref(), Some("3.8.0"));
         assert_eq!(of_zookeeper(srvr)[0].about, "replication");
         assert!(of_zookeeper("Zookeeper version: 3.8.0--1\nMode: follower").is_empty());
@@ -147,16 +176,35 @@ mod tests {
     #[cfg(feature = "redis")]
     #[test]
     fn a_redis_is_judged_by_what_it_says() {
-        let abouts = |info: &str| of_redis(info).iter().map(|f| (f.severity, f.about)).collect::<Vec<_>>();
-        assert_eq!(abouts("role_before:slave\r\nrole:master\r\nconnected_slaves:2"), []);
+        let abouts = |info: &str| {
+            of_redis(info)
+                .iter()
+                .map(|f| (f.severity, f.about))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            abouts("role_before:slave\r\nrole:master\r\nconnected_slaves:2"),
+            []
+        );
         assert_eq!(abouts("role:slave\r\n"), [(Severity::Warning, "role")]);
-        let replica = |info: &str| of_replica("h:1", info).iter().map(|f| f.about).collect::<Vec<_>>();
-        let good =
-            "role:slave\r\nmaster_link_status:up\r\nmaxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\naof_enabled:1\r\n";
+        let replica = |info: &str| {
+            of_replica("h:1", info)
+                .iter()
+                .map(|f| f.about)
+                .collect::<Vec<_>>()
+        };
+        let good = "role:slave\r\nmaster_link_status:up\r\nmaxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\naof_enabled:1\r\n";
         assert!(replica(good).is_empty());
         assert_eq!(replica(&good.replace("up", "down")), ["failover"]);
         assert_eq!(replica(&good.replace("y:0", "y:9")), ["settings"]);
-        assert!(replica(&good.replace("y:0", "y:9").replace("allkeys-lru", "noeviction")).is_empty());
+        assert!(
+            replica(
+                &good
+                    .replace("y:0", "y:9")
+                    .replace("allkeys-lru", "noeviction")
+            )
+            .is_empty()
+        );
         assert_eq!(replica(&good.replace("d:1", "d:0")), ["settings"]);
     }
 

@@ -1,11 +1,11 @@
-//! What a server, configured as it is, really gives: the engine of `leasehold verify`.
+//! The engine of `leasehold verify`: it measures what a server gives with the configuration that it has.
 //!
-//! The conformance suite runs against an existing server, as a guest: with clients and nothing else, in a namespace of its
-//! own that is removed afterwards: no name in it is in use, and what a store keeps for a while after any release stays. What a guest
-//! cannot judge (restarts, cut networks, counts of requests) is reported as not judged, with the reason. Beside it stands what the server's settings mean for locks ([`Finding`]), and which leases it
-//! really grants ([`Granted`]).
+//! The conformance suite runs against an existing server as a guest: it has clients only, and a namespace of its own that it removes
+//! afterwards. Records that a store keeps for a while after a release stay. A guest cannot judge restarts, cut networks or counts of
+//! requests; the report names them as not judged, with the reason. It also has [findings](Finding) about the server's settings, and the
+//! leases that the server [granted](Granted).
 //!
-//! Cases judge by panicking. A program sets a panic hook that says nothing before it calls [`verify`].
+//! Cases judge by panicking. A program sets a silent panic hook before it calls [`verify`].
 
 mod findings;
 mod harness;

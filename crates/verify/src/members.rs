@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use leasehold::backend::Host;
 use leasehold::redis::client::{RedisResult, cmd};
-use leasehold::support::Host;
 
 use crate::findings::{self, Finding, info_field, note, warning};
 use crate::redis::connect;
@@ -13,7 +13,9 @@ use crate::tcp::Servers;
 pub(crate) async fn inspect(servers: &Servers, host: &Host) -> Option<(String, Vec<Finding>)> {
     let mut connection = connect(servers, host).await?;
     let info: String = cmd("INFO").query_async(&mut connection).await.ok()?;
-    let version = info_field(&info, "redis_version").unwrap_or("unknown").to_owned();
+    let version = info_field(&info, "redis_version")
+        .unwrap_or("unknown")
+        .to_owned();
     if info_field(&info, "role") == Some("slave") {
         return Some((version, findings::of_replica(&host.to_string(), &info)));
     }
@@ -25,23 +27,40 @@ type Facts = BTreeMap<String, String>;
 /// The servers of a master, each to be asked, and what its sentinels say.
 pub(crate) async fn behind_sentinels(url: &str) -> (Option<Servers>, Vec<Finding>) {
     let parse = || Servers::of(url, "redis+sentinel", 26379, 26379);
-    let (Some(mut servers), Some(mut asked)) = (parse().await, parse().await) else { return (None, Vec::new()) };
-    let (address, sentinels) = (&mut servers.address, &mut asked.address);
-    (sentinels.user, sentinels.password) = (address.take("sentinel_user"), address.take("sentinel_password"));
+    let (Some(mut servers), Some(mut asked)) = (parse().await, parse().await) else {
+        return (None, Vec::new());
+    };
+    let address = &mut servers.address;
+    let sentinels = &mut asked.address;
+    (sentinels.user, sentinels.password) = (
+        address.take("sentinel_user"),
+        address.take("sentinel_password"),
+    );
     let (name, db) = address.path.split_once('/').unwrap_or((&address.path, ""));
-    let (name, db) = (name.to_owned(), db.to_owned());
+    let name = name.to_owned();
+    let db = db.to_owned();
     (sentinels.path, address.path) = (String::new(), db);
-    let (mut findings, mut masters, mut members, mut known) = (Vec::new(), BTreeSet::new(), BTreeSet::new(), 0);
+    let mut findings = Vec::new();
+    let mut masters = BTreeSet::new();
+    let mut members = BTreeSet::new();
+    let mut known = 0;
     for host in &asked.address.hosts {
         let Some((master, replicas)) = ask_sentinel(&asked, host, &name).await else {
             let text = format!("The sentinel {host} did not say where the master is.");
             findings.push(note("sentinels", text));
             continue;
         };
-        let others = master.get("num-other-sentinels").and_then(|n| n.parse::<usize>().ok()).unwrap_or_default();
+        let others = master
+            .get("num-other-sentinels")
+            .and_then(|n| n.parse::<usize>().ok())
+            .unwrap_or_default();
         known = known.max(others + 1);
         masters.extend(at(&master));
-        members.extend(at(&master).into_iter().chain(replicas.iter().filter_map(at)));
+        members.extend(
+            at(&master)
+                .into_iter()
+                .chain(replicas.iter().filter_map(at)),
+        );
     }
     if masters.len() > 1 {
         let all: Vec<&str> = masters.iter().map(String::as_str).collect();
@@ -64,21 +83,43 @@ pub(crate) async fn behind_sentinels(url: &str) -> (Option<Servers>, Vec<Finding
         );
         findings.push(note("sentinels", text));
     }
-    servers.address.hosts = members.iter().filter_map(|member| Host::parse(member, 6379).ok()).collect();
-    ((!servers.address.hosts.is_empty()).then_some(servers), findings)
+    servers.address.hosts = members
+        .iter()
+        .filter_map(|member| Host::parse(member, 6379).ok())
+        .collect();
+    (
+        (!servers.address.hosts.is_empty()).then_some(servers),
+        findings,
+    )
 }
 
-/// What a sentinel says of the master and of its replicas.
+/// Asks a sentinel about the master and its replicas.
 async fn ask_sentinel(sentinels: &Servers, host: &Host, name: &str) -> Option<(Facts, Vec<Facts>)> {
     let mut connection = connect(sentinels, host).await?;
-    let master = cmd("SENTINEL").arg("MASTER").arg(name).query_async(&mut connection).await.ok()?;
-    let replicas = cmd("SENTINEL").arg("REPLICAS").arg(name).query_async(&mut connection).await.ok()?;
+    let master = cmd("SENTINEL")
+        .arg("MASTER")
+        .arg(name)
+        .query_async(&mut connection)
+        .await
+        .ok()?;
+    let replicas = cmd("SENTINEL")
+        .arg("REPLICAS")
+        .arg(name)
+        .query_async(&mut connection)
+        .await
+        .ok()?;
     Some((master, replicas))
 }
 
 fn at(facts: &Facts) -> Option<String> {
     let port = facts.get("port")?.parse().ok()?;
-    Some(Host { name: facts.get("ip")?.clone(), port }.to_string())
+    Some(
+        Host {
+            name: facts.get("ip")?.clone(),
+            port,
+        }
+        .to_string(),
+    )
 }
 
 /// All nodes that one of those in the URL knows.
@@ -86,14 +127,22 @@ pub(crate) async fn of_cluster(url: &str) -> Option<Servers> {
     let mut servers = Servers::of(url, "redis+cluster", 6379, 6379).await?;
     let mut nodes = BTreeSet::new();
     for host in &servers.address.hosts {
-        let Some(mut connection) = connect(&servers, host).await else { continue };
+        let Some(mut connection) = connect(&servers, host).await else {
+            continue;
+        };
         // Unlike CLUSTER SLOTS it also names replicas that have not got the data yet.
-        let answer: RedisResult<String> = cmd("CLUSTER").arg("NODES").query_async(&mut connection).await;
+        let answer: RedisResult<String> = cmd("CLUSTER")
+            .arg("NODES")
+            .query_async(&mut connection)
+            .await;
         nodes.extend(answer.unwrap_or_default().lines().filter_map(node));
         break;
     }
     if !nodes.is_empty() {
-        servers.address.hosts = nodes.iter().filter_map(|node| Host::parse(node, 6379).ok()).collect();
+        servers.address.hosts = nodes
+            .iter()
+            .filter_map(|node| Host::parse(node, 6379).ok())
+            .collect();
     }
     Some(servers)
 }
@@ -101,11 +150,18 @@ pub(crate) async fn of_cluster(url: &str) -> Option<Servers> {
 /// The address in a line of `CLUSTER NODES`, `id address:port@bus,name flags …`, unless it has none.
 fn node(line: &str) -> Option<String> {
     let mut words = line.split(' ').skip(1);
-    let (at, flags) = (words.next()?, words.next()?);
+    let at = words.next()?;
+    let flags = words.next()?;
     let (name, port) = at.split('@').next()?.rsplit_once(':')?;
     let port = port.parse().ok().filter(|port| *port != 0)?;
     let is_known = !name.is_empty() && !flags.contains("noaddr") && !flags.contains("handshake");
-    is_known.then(|| Host { name: name.to_owned(), port }.to_string())
+    is_known.then(|| {
+        Host {
+            name: name.to_owned(),
+            port,
+        }
+        .to_string()
+    })
 }
 
 #[cfg(test)]
@@ -125,38 +181,71 @@ mod tests {
     }
 
     fn says(findings: &[Finding], words: &[&str]) -> bool {
-        findings.iter().any(|finding| words.iter().all(|word| finding.text.contains(word)))
+        findings
+            .iter()
+            .any(|finding| words.iter().all(|word| finding.text.contains(word)))
     }
 
     #[tokio::test]
     async fn each_member_behind_sentinels_is_asked() {
-        let options = SentinelOptions { password: Some("s3ntinel".into()), ..SentinelOptions::default() };
+        let options = SentinelOptions {
+            password: Some("s3ntinel".into()),
+            ..SentinelOptions::default()
+        };
         let all = RedisSentinel::start_with(&options).await.unwrap();
         let findings = found(&all.url()).await;
         for replica in &all.servers()[1..] {
-            assert!(says(&findings, &[replica.addr(), "append-only"]), "{findings:?}");
+            assert!(
+                says(&findings, &[replica.addr(), "append-only"]),
+                "{findings:?}"
+            );
         }
         assert!(
             says(&findings, &["replicas follow it"]) && says(&findings, &["min-replicas-to-write"]),
             "{findings:?}"
         );
-        assert!(!findings.iter().any(|finding| finding.about == "sentinels"), "{findings:?}");
+        assert!(
+            !findings.iter().any(|finding| finding.about == "sentinels"),
+            "{findings:?}"
+        );
         // One of three is named, and one is down.
-        let [one, two, ..] = all.sentinels() else { panic!("no sentinels") };
+        let [one, two, ..] = all.sentinels() else {
+            panic!("no sentinels")
+        };
         two.kill().await.unwrap();
-        let url = format!("redis+sentinel://{},{}/locks?sentinel_password=s3ntinel", one.addr(), two.addr());
+        let url = format!(
+            "redis+sentinel://{},{}/locks?sentinel_password=s3ntinel",
+            one.addr(),
+            two.addr()
+        );
         let findings = found(&url).await;
         assert!(
             says(&findings, &["2 of 3 sentinels"]) && says(&findings, &[two.addr(), "did not say"]),
             "{findings:?}"
         );
-        all.servers()[0].command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await.unwrap();
-        all.servers()[1].command(&["CONFIG", "SET", "maxmemory", "100mb"]).await.unwrap();
-        all.servers()[1].command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await.unwrap();
+        all.servers()[0]
+            .command(&["CONFIG", "SET", "min-replicas-to-write", "1"])
+            .await
+            .unwrap();
+        all.servers()[1]
+            .command(&["CONFIG", "SET", "maxmemory", "100mb"])
+            .await
+            .unwrap();
+        all.servers()[1]
+            .command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"])
+            .await
+            .unwrap();
         let findings = found(&url).await;
         assert!(!says(&findings, &["min-replicas-to-write"]), "{findings:?}");
-        assert!(says(&findings, &[all.servers()[1].addr(), "noeviction"]), "{findings:?}");
-        assert!(!findings.iter().any(|finding| finding.text.contains("s3ntinel")));
+        assert!(
+            says(&findings, &[all.servers()[1].addr(), "noeviction"]),
+            "{findings:?}"
+        );
+        assert!(
+            !findings
+                .iter()
+                .any(|finding| finding.text.contains("s3ntinel"))
+        );
     }
 
     #[cfg(feature = "tls")]
@@ -164,18 +253,39 @@ mod tests {
     async fn nodes_of_a_cluster_behind_tls_are_asked_too() {
         let authority = Certificates::new().unwrap();
         let tls = Some(TlsPort::new(&authority).unwrap());
-        let cluster =
-            RedisCluster::start(&RedisClusterOptions { tls, ..RedisClusterOptions::default() }).await.unwrap();
-        let findings = found(&format!("{}?ca={}", cluster.url(), authority.ca().display())).await;
-        assert!(findings.iter().filter(|finding| finding.text.contains("append-only")).count() >= 3, "{findings:?}");
+        let cluster = RedisCluster::start(&RedisClusterOptions {
+            tls,
+            ..RedisClusterOptions::default()
+        })
+        .await
+        .unwrap();
+        let findings = found(&format!(
+            "{}?ca={}",
+            cluster.url(),
+            authority.ca().display()
+        ))
+        .await;
+        assert!(
+            findings
+                .iter()
+                .filter(|finding| finding.text.contains("append-only"))
+                .count()
+                >= 3,
+            "{findings:?}"
+        );
     }
 
     #[tokio::test]
     async fn each_node_of_a_cluster_is_asked_whichever_the_url_names() {
-        let cluster = RedisCluster::start(&RedisClusterOptions::default()).await.unwrap();
+        let cluster = RedisCluster::start(&RedisClusterOptions::default())
+            .await
+            .unwrap();
         let findings = found(&format!("redis+cluster://{}", cluster.nodes()[0].addr())).await;
         for replica in &cluster.nodes()[3..] {
-            assert!(says(&findings, &[replica.addr(), "append-only"]), "{findings:?}");
+            assert!(
+                says(&findings, &[replica.addr(), "append-only"]),
+                "{findings:?}"
+            );
         }
         assert!(!says(&findings, &["does not take locks"]), "{findings:?}");
     }

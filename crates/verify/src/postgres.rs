@@ -1,14 +1,14 @@
-//! What a PostgreSQL server says of itself, through its own client: it wants a user. And the removal of rows.
+//! Asks a PostgreSQL server about itself through its own client, since it needs a user, and removes the rows of the namespace.
 
 mod rules;
 
 use std::time::{Duration, SystemTime};
 
 use leasehold::Guarantees;
+use leasehold::backend::Moment;
+use leasehold::backend::{Address, Host};
 use leasehold::postgres::client::config::SslMode;
 use leasehold::postgres::client::{Client, Config, NoTls, Row};
-use leasehold::seam::Moment;
-use leasehold::support::{Address, Host};
 #[cfg(feature = "tls")]
 use leasehold_tls::Tls;
 
@@ -16,18 +16,19 @@ use self::rules::Facts;
 use crate::findings::{Finding, note};
 use crate::tcp::Servers;
 
-/// Of connecting, and of each answer.
+/// The time-out of connecting and of each answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// How much older than ours a connection to the server is that is not ours.
+/// A connection of the server that is older than ours by this many seconds is not ours.
 const OLDER: f64 = 0.05;
-/// How many connections a client opens for its verbs unless the URL says it, and beside them: two for renewals, one for notifications.
+/// The greatest number of connections of a client for claims and releases, unless the URL gives another.
 const CONNECTIONS: i64 = 4;
+/// Two more connections for renewals, and one on which a client listens for notifications.
 const OTHERS: i64 = 3;
 /// The protocol's question for TLS, and the answer that agrees.
 #[cfg(feature = "tls")]
 const FOR_TLS: (&[u8], u8) = (&[0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f], b'S');
 
-/// What any role sees. Of other roles, when their transactions began is seen by `pg_monitor` only.
+/// Every role may read these. Only `pg_monitor` sees when transactions of other roles began.
 const ASK: &str = "SELECT current_setting('server_version'), pg_is_in_recovery(), pg_postmaster_start_time()::text,
     extract(epoch FROM clock_timestamp())::float8,
     coalesce(extract(epoch FROM clock_timestamp() - (SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid())), 0)::float8,
@@ -48,23 +49,37 @@ const ASK: &str = "SELECT current_setting('server_version'), pg_is_in_recovery()
     (SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database() AND prepared < clock_timestamp() - interval '1 minute'),
     coalesce((SELECT max(age(xmin)) FROM pg_replication_slots), 0)::int8";
 
-/// What a URL says.
+/// The parts of a URL.
 pub(crate) struct Database {
     pub(crate) servers: Servers,
     schema: String,
-    /// How many connections a client opens at most.
+    /// The greatest number of connections that a client opens.
     needs: i64,
 }
 
 impl Database {
     /// A URL that the store has taken.
     pub(crate) async fn of(url: &str) -> Option<Database> {
-        let scheme = if url.starts_with("postgresql:") { "postgresql" } else { "postgres" };
-        let mut address = Address::parse(url, scheme, 5432).ok()?;
-        let schema = address.take("schema").unwrap_or_else(|| "leasehold".to_owned());
-        let needs = OTHERS + address.take("connections").and_then(|n| n.parse().ok()).unwrap_or(CONNECTIONS);
+        let scheme = if url.starts_with("postgresql:") {
+            "postgresql"
+        } else {
+            "postgres"
+        };
+        let mut address = Address::parse_with_user(url, scheme, 5432).ok()?;
+        let schema = address
+            .take("schema")
+            .unwrap_or_else(|| "leasehold".to_owned());
+        let needs = OTHERS
+            + address
+                .take("connections")
+                .and_then(|n| n.parse().ok())
+                .unwrap_or(CONNECTIONS);
         address.tls = address.take("sslmode").as_deref() == Some("verify-full");
-        Some(Database { servers: reached(address).await?, schema, needs })
+        Some(Database {
+            servers: reached(address).await?,
+            schema,
+            needs,
+        })
     }
 }
 
@@ -72,8 +87,13 @@ impl Database {
 async fn reached(mut address: Address) -> Option<Servers> {
     let [ca, cert, key] = ["sslrootcert", "sslcert", "sslkey"].map(|word| address.take(word));
     let tls = address.tls.then(|| {
-        let tls = ca.filter(|ca| ca != "system").into_iter().fold(Tls::new(), Tls::ca_file);
-        cert.zip(key).into_iter().fold(tls, |tls, (cert, key)| tls.client_files(cert, key))
+        let tls = ca
+            .filter(|ca| ca != "system")
+            .into_iter()
+            .fold(Tls::new(), Tls::ca_file);
+        cert.zip(key)
+            .into_iter()
+            .fold(tls, |tls, (cert, key)| tls.client_files(cert, key))
     });
     Servers::asked(address, tls, FOR_TLS).await
 }
@@ -89,7 +109,7 @@ pub(crate) async fn inspect(database: &Database, host: &Host) -> Option<(String,
     Some((version, rules::of_postgres(&host.to_string(), &facts)))
 }
 
-/// Whether several of them take writes, each for itself.
+/// Reports several servers that take writes independently of each other.
 pub(crate) async fn primaries(database: &Database) -> Option<Finding> {
     let mut started = Vec::new();
     for host in &database.servers.address.hosts {
@@ -102,10 +122,13 @@ pub(crate) async fn primaries(database: &Database) -> Option<Finding> {
     rules::primaries(&started)
 }
 
-/// What it means that nothing is rung, where the store does not say why.
-pub(crate) fn bells(guarantees: &Guarantees) -> Option<Finding> {
-    let is_told = guarantees.warnings.iter().any(|warning| warning.contains("bells"));
-    (!guarantees.pushed_wake && !is_told).then(|| {
+/// The finding that waiters are not notified, where the store does not give a reason.
+pub(crate) fn notifications(guarantees: &Guarantees) -> Option<Finding> {
+    let is_told = guarantees
+        .warnings()
+        .iter()
+        .any(|warning| warning.contains("listen="));
+    (!guarantees.pushed_wake() && !is_told).then(|| {
         note("notifications", "They are off: waiters poll, so each hand-over (\"No stuck waiter\") and each evicted holder hears of it later.")
     })
 }
@@ -113,15 +136,28 @@ pub(crate) fn bells(guarantees: &Guarantees) -> Option<Finding> {
 async fn ask(database: &Database, host: &Host) -> Option<(String, String, Facts)> {
     let begin = Moment::now();
     let client = connect(&database.servers, host).await?;
-    let wall = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map(|since| since.as_secs_f64());
+    let wall = || {
+        SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map(|since| since.as_secs_f64())
+    };
     let before = wall().ok()?;
-    let row = tokio::time::timeout(TIMEOUT, client.query_typed(ASK, &[])).await.ok()?.ok()?.into_iter().next()?;
+    let row = tokio::time::timeout(TIMEOUT, client.query_typed(ASK, &[]))
+        .await
+        .ok()?
+        .ok()?
+        .into_iter()
+        .next()?;
     let after = wall().ok()?;
     let age = Moment::now().since(begin).as_secs_f64();
     let mut facts = facts(&row)?;
     let theirs: f64 = row.try_get(3).ok()?;
     // It was read at some instant between.
-    facts.ahead = if theirs > after { theirs - after } else { (theirs - before).min(0.0) };
+    facts.ahead = if theirs > after {
+        theirs - after
+    } else {
+        (theirs - before).min(0.0)
+    };
     let (older, port): (f64, i32) = (row.try_get(4).ok()?, row.try_get(5).ok()?);
     facts.is_behind = older > age + OLDER || (port != 0 && port != i32::from(host.port));
     facts.needs = database.needs;
@@ -145,13 +181,26 @@ fn facts(row: &Row) -> Option<Facts> {
 
 /// Removes the rows that the store would keep for a while of names that begin so and are free. A role without the right leaves them.
 pub(crate) async fn sweep(url: &str, root: &str) {
-    let Some(Database { servers, schema, .. }) = Database::of(url).await else { return };
+    let Some(Database {
+        servers, schema, ..
+    }) = Database::of(url).await
+    else {
+        return;
+    };
     for host in &servers.address.hosts {
-        let Some(client) = connect(&servers, host).await else { continue };
-        // Of clients that a case cut off there are places that have ended, which the next claim would have removed.
+        let Some(client) = connect(&servers, host).await else {
+            continue;
+        };
+        // Clients that a case cut off have left places that have ended. The next claim would have removed them.
         let free = format!("NOT EXISTS (SELECT FROM {schema}.place p WHERE p.name = t.name)");
-        for (table, is_over) in [("place", "t.until <= clock_timestamp()"), ("lines", &free), ("observer", "true")] {
-            let sql = format!("DELETE FROM {schema}.{table} t WHERE starts_with(t.name, '{root}/') AND {is_over}");
+        for (table, is_over) in [
+            ("place", "t.until <= clock_timestamp()"),
+            ("lines", &free),
+            ("observer", "true"),
+        ] {
+            let sql = format!(
+                "DELETE FROM {schema}.{table} t WHERE starts_with(t.name, '{root}/') AND {is_over}"
+            );
             let _ = tokio::time::timeout(TIMEOUT, client.batch_execute(&sql)).await;
         }
     }
@@ -170,8 +219,11 @@ async fn connect(servers: &Servers, host: &Host) -> Option<Client> {
         settings.password(password);
     }
     let connecting = async {
-        // What is to be encrypted is encrypted already.
-        let (client, connection) = settings.connect_raw(servers.connect(host).await?, NoTls).await.ok()?;
+        // The stream is encrypted already where the URL demands it.
+        let (client, connection) = settings
+            .connect_raw(servers.connect(host).await?, NoTls)
+            .await
+            .ok()?;
         tokio::spawn(connection);
         Some(client)
     };
@@ -197,7 +249,9 @@ mod tests {
     }
 
     fn says(findings: &[Finding], words: &[&str]) -> bool {
-        findings.iter().any(|finding| words.iter().all(|word| finding.text.contains(word)))
+        findings
+            .iter()
+            .any(|finding| words.iter().all(|word| finding.text.contains(word)))
     }
 
     #[tokio::test]
@@ -205,7 +259,8 @@ mod tests {
         let server = Postgres::start().await.unwrap();
         let plain = found(&server.url()).await;
         assert_eq!(abouts(&plain.findings), [""; 0], "{:?}", plain.findings);
-        let (version, said) = (plain.version.unwrap(), server.text("SHOW server_version").await.unwrap());
+        let version = plain.version.unwrap();
+        let said = server.text("SHOW server_version").await.unwrap();
         assert_eq!(version, said);
 
         let bad = PostgresOptions::default()
@@ -213,10 +268,21 @@ mod tests {
             .set("max_connections", "20")
             .set("max_prepared_transactions", "3");
         let server = Postgres::start_with(&bad).await.unwrap();
-        server.set("idle_in_transaction_session_timeout", "1h").await.unwrap();
-        server.query("ALTER ROLE app SET statement_timeout = '500ms'").await.unwrap();
-        server.query("BEGIN; CREATE TABLE t(); PREPARE TRANSACTION 'p'").await.unwrap();
-        let findings = found(&format!("{}?connections=12", server.url())).await.findings;
+        server
+            .set("idle_in_transaction_session_timeout", "1h")
+            .await
+            .unwrap();
+        server
+            .query("ALTER ROLE app SET statement_timeout = '500ms'")
+            .await
+            .unwrap();
+        server
+            .query("BEGIN; CREATE TABLE t(); PREPARE TRANSACTION 'p'")
+            .await
+            .unwrap();
+        let findings = found(&format!("{}?connections=12", server.url()))
+            .await
+            .findings;
         for words in [
             &["fsync is off"][..],
             &["idle_in_transaction", "3600 s"],
@@ -225,13 +291,24 @@ mod tests {
         ] {
             assert!(says(&findings, words), "{words:?}: {findings:?}");
         }
-        assert!(!says(&findings, &["prepared transactions"]), "it is young: {findings:?}");
-        assert!(findings.iter().any(|finding| finding.severity == Severity::Warning && finding.about == "connections"));
-        server.query("ALTER ROLE app CONNECTION LIMIT 8").await.unwrap();
+        assert!(
+            !says(&findings, &["prepared transactions"]),
+            "it is young: {findings:?}"
+        );
+        assert!(
+            findings
+                .iter()
+                .any(|finding| finding.severity == Severity::Warning
+                    && finding.about == "connections")
+        );
+        server
+            .query("ALTER ROLE app CONNECTION LIMIT 8")
+            .await
+            .unwrap();
         let findings = found(&server.url()).await.findings;
         assert!(
             says(&findings, &["room for 5 more connections"]),
-            "the role has its bell, a verb, and this: {findings:?}"
+            "the role has its listener, a verb, and this: {findings:?}"
         );
     }
 
@@ -240,25 +317,46 @@ mod tests {
         let server = Postgres::start().await.unwrap();
         let standby = server.standby("b").await.unwrap();
         let url = |one: &Postgres, two: &Postgres| {
-            let (user, password, database) = (Postgres::USER, Postgres::PASSWORD, Postgres::DATABASE);
-            format!("postgres://{user}:{password}@{},{}/{database}", one.addr(), two.addr())
+            let user = Postgres::USER;
+            let password = Postgres::PASSWORD;
+            let database = Postgres::DATABASE;
+            format!(
+                "postgres://{user}:{password}@{},{}/{database}",
+                one.addr(),
+                two.addr()
+            )
         };
         let both = url(&server, &standby);
         let findings = found(&both).await.findings;
         assert_eq!(abouts(&findings), ["settings", "role"], "{findings:?}");
         assert!(
-            says(&findings, &[standby.addr(), "standby"]) && says(&findings, &["synchronous_standby_names is empty"])
+            says(&findings, &[standby.addr(), "standby"])
+                && says(&findings, &["synchronous_standby_names is empty"])
         );
         // It is not told of another's place: of a stopped one nothing is known, but that.
         server.set("synchronous_standby_names", "b").await.unwrap();
         standby.kill().await.unwrap();
-        let silent = inspect(&both, &leasehold::Guarantees::none("postgres").pushed_wake(true)).await.findings;
-        assert!(says(&silent, &[standby.addr(), "did not say"]), "{silent:?}");
+        let silent = inspect(
+            &both,
+            &leasehold::Guarantees::none("postgres").with_pushed_wake(true),
+        )
+        .await
+        .findings;
+        assert!(
+            says(&silent, &[standby.addr(), "did not say"]),
+            "{silent:?}"
+        );
         server.set("synchronous_standby_names", "").await.unwrap();
         standby.start_again().await.unwrap();
         standby.promote().await.unwrap();
         let findings = found(&both).await.findings;
-        assert!(says(&findings, &[server.addr(), standby.addr(), "not the same server"]), "{findings:?}");
+        assert!(
+            says(
+                &findings,
+                &[server.addr(), standby.addr(), "not the same server"]
+            ),
+            "{findings:?}"
+        );
         let twice = found(&url(&server, &server)).await.findings;
         assert_eq!(abouts(&twice), [""; 0], "{twice:?}");
     }
@@ -266,10 +364,20 @@ mod tests {
     #[tokio::test]
     async fn a_pooler_is_noticed_and_that_nothing_is_rung() {
         let server = Postgres::start().await.unwrap();
-        let pooler = PgBouncer::start_with(server.addr(), &PgBouncerOptions::default()).await.unwrap();
-        let findings = found(&format!("{}?timeout=5000&bells={}", pooler.url(), server.addr())).await.findings;
+        let pooler = PgBouncer::start_with(server.addr(), &PgBouncerOptions::default())
+            .await
+            .unwrap();
+        let findings = found(&format!(
+            "{}?timeout=5000&listen={}",
+            pooler.url(),
+            server.addr()
+        ))
+        .await
+        .findings;
         assert_eq!(abouts(&findings), ["pooler"], "{findings:?}");
-        let off = found(&format!("{}?timeout=5000&bells=off", pooler.url())).await.findings;
+        let off = found(&format!("{}?timeout=5000&listen=off", pooler.url()))
+            .await
+            .findings;
         assert_eq!(abouts(&off), ["pooler", "notifications"], "{off:?}");
         let deaf = found(&pooler.url()).await.findings;
         assert_eq!(abouts(&deaf), ["settings", "pooler"], "{deaf:?}");
@@ -280,9 +388,15 @@ mod tests {
     async fn over_tls_it_is_asked_as_the_store_asks_it() {
         let authority = Certificates::new().unwrap();
         let tls = Some(TlsPort::new(&authority).unwrap().mutual());
-        let server = Postgres::start_with(&PostgresOptions { tls, ..PostgresOptions::default() }).await.unwrap();
+        let server = Postgres::start_with(&PostgresOptions {
+            tls,
+            ..PostgresOptions::default()
+        })
+        .await
+        .unwrap();
         let client = authority.issue("client").unwrap();
-        let (cert, key) = (client.certificate.display(), client.key.display());
+        let cert = client.certificate.display();
+        let key = client.key.display();
         let with = |ca: &Certificates| {
             format!(
                 "{}?sslmode=verify-full&sslrootcert={}&sslcert={cert}&sslkey={key}",
@@ -291,10 +405,22 @@ mod tests {
             )
         };
         let found = found(&with(&authority)).await;
-        assert!(found.version.is_some() && found.findings.is_empty(), "{:?}", found.findings);
-        // Nobody is asked in plain text in its place.
+        assert!(
+            found.version.is_some() && found.findings.is_empty(),
+            "{:?}",
+            found.findings
+        );
+        // There is no fallback to plain text.
         let stranger = Certificates::new().unwrap();
-        let silent = inspect(&with(&stranger), &leasehold::Guarantees::none("postgres").pushed_wake(true)).await;
-        assert!(silent.version.is_none() && abouts(&silent.findings) == ["version"], "{:?}", silent.findings);
+        let silent = inspect(
+            &with(&stranger),
+            &leasehold::Guarantees::none("postgres").with_pushed_wake(true),
+        )
+        .await;
+        assert!(
+            silent.version.is_none() && abouts(&silent.findings) == ["version"],
+            "{:?}",
+            silent.findings
+        );
     }
 }

@@ -1,21 +1,21 @@
-//! What was found, as data and as a table.
+//! The report, as data and as a table.
 
 use leasehold_conformance::{Outcome, Verdict};
 use serde::Serialize;
 
 use crate::findings::{Finding, Severity};
 
-/// What a server really gives.
+/// The result for one server.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Verification {
-    /// What is shown of its URL.
+    /// The URL without credentials.
     pub address: String,
     /// The store's kind.
     pub store: String,
     /// The server's version, if it says it; several if its members differ.
     pub version: Option<String>,
-    /// What its settings mean for locks, warnings first.
+    /// The findings about its settings, warnings first.
     pub findings: Vec<Finding>,
     /// Each promise, and what became of its cases.
     pub promises: Vec<Promise>,
@@ -23,11 +23,11 @@ pub struct Verification {
     pub broken: Vec<Broken>,
     /// Which leases it really grants.
     pub leases: Vec<Granted>,
-    /// What the store says of itself.
+    /// The store's notes about itself.
     pub notes: String,
     /// Names that were still in use when the namespace was removed. It should be zero.
     pub left_behind: usize,
-    /// How long it took.
+    /// The duration of the run.
     pub seconds: f64,
 }
 
@@ -39,11 +39,11 @@ pub struct Promise {
     pub id: &'static str,
     /// Its name.
     pub title: &'static str,
-    /// How many of its cases hold.
+    /// The number of cases that hold.
     pub passed: usize,
-    /// How many do not.
+    /// The number of cases that fail.
     pub failed: usize,
-    /// How many a guest cannot judge.
+    /// The number of cases that a guest cannot judge.
     pub not_judged: usize,
 }
 
@@ -53,7 +53,7 @@ pub struct Promise {
 pub struct Broken {
     /// The case.
     pub case: &'static str,
-    /// What it judges.
+    /// The clauses that it judges.
     pub clauses: &'static str,
     /// Why it failed.
     pub why: String,
@@ -85,7 +85,10 @@ const PROMISES: [(&str, &str); 10] = [
 
 pub(crate) fn promises(verdicts: &[Verdict]) -> Vec<Promise> {
     let judged = |id: &str, is: fn(&Outcome) -> bool| {
-        verdicts.iter().filter(|v| v.case.clauses.split(' ').any(|c| c == id) && is(&v.outcome)).count()
+        verdicts
+            .iter()
+            .filter(|v| v.case.clauses.split(' ').any(|c| c == id) && is(&v.outcome))
+            .count()
     };
     let promise = |(id, title): (&'static str, &'static str)| Promise {
         id,
@@ -99,38 +102,54 @@ pub(crate) fn promises(verdicts: &[Verdict]) -> Vec<Promise> {
 
 pub(crate) fn broken(verdicts: &[Verdict]) -> Vec<Broken> {
     let failed = verdicts.iter().filter_map(|v| match &v.outcome {
-        Outcome::Failed(why) => Some(Broken { case: v.case.name, clauses: v.case.clauses, why: shortened(why) }),
+        Outcome::Failed(why) => Some(Broken {
+            case: v.case.name,
+            clauses: v.case.clauses,
+            why: shortened(why),
+        }),
         _ => None,
     });
     failed.collect()
 }
 
-/// What a case says may quote long values.
+/// Shortens the message of a case, which may quote long values.
 fn shortened(why: &str) -> String {
     const MOST: usize = 400;
-    let lines: Vec<String> = why.lines().map(|line| line.chars().take(MOST / 2).collect()).collect();
+    let lines: Vec<String> = why
+        .lines()
+        .map(|line| line.chars().take(MOST / 2).collect())
+        .collect();
     lines.join(" ").chars().take(MOST).collect()
 }
 
 impl Verification {
-    /// Whether every case that could be judged holds.
+    /// Returns whether every case that was judged holds.
     pub fn holds(&self) -> bool {
         self.broken.is_empty()
     }
 
-    /// Whether there is something to warn of.
+    /// Returns whether there is a warning.
     pub fn warns(&self) -> bool {
-        self.findings.iter().any(|finding| finding.severity == Severity::Warning)
+        self.findings
+            .iter()
+            .any(|finding| finding.severity == Severity::Warning)
     }
 
     /// The whole for a terminal.
     pub fn table(&self) -> String {
-        let version = self.version.as_ref().map_or(String::new(), |version| format!(" {version}"));
+        let version = self
+            .version
+            .as_ref()
+            .map_or(String::new(), |version| format!(" {version}"));
         let mut text = format!("{}: {}{version}\n\n", self.address, self.store);
         text += "  promise              holds   broken   not judged\n";
         for p in &self.promises {
-            let (id, title) = (p.id, p.title);
-            text += &format!("  {id:<4}{title:<16}{:>6}{:>9}{:>13}\n", p.passed, p.failed, p.not_judged);
+            let id = p.id;
+            let title = p.title;
+            text += &format!(
+                "  {id:<4}{title:<16}{:>6}{:>9}{:>13}\n",
+                p.passed, p.failed, p.not_judged
+            );
         }
         text += "\n";
         for lease in &self.leases {
@@ -142,11 +161,18 @@ impl Verification {
             text += &format!("  a lease of {} is {granted}\n", seconds(lease.asked_ms));
         }
         for finding in &self.findings {
-            let word = if finding.severity == Severity::Warning { "WARNING" } else { "note" };
+            let word = if finding.severity == Severity::Warning {
+                "WARNING"
+            } else {
+                "note"
+            };
             text += &format!("\n{word}: {}: {}\n", finding.about, finding.text);
         }
         for broken in &self.broken {
-            text += &format!("\nBROKEN: {} ({}): {}\n", broken.case, broken.clauses, broken.why);
+            text += &format!(
+                "\nBROKEN: {} ({}): {}\n",
+                broken.case, broken.clauses, broken.why
+            );
         }
         text += &format!("\n{}\n", self.verdict());
         text
@@ -154,7 +180,11 @@ impl Verification {
 
     fn verdict(&self) -> String {
         let judged: usize = self.promises.iter().map(|p| p.passed + p.failed).sum();
-        let warnings = self.findings.iter().filter(|finding| finding.severity == Severity::Warning).count();
+        let warnings = self
+            .findings
+            .iter()
+            .filter(|finding| finding.severity == Severity::Warning)
+            .count();
         let held = match self.broken.len() {
             0 if judged == 0 => "nothing could be judged".to_owned(),
             0 => "whatever a guest can judge holds".to_owned(),
@@ -170,7 +200,10 @@ impl Verification {
             0 => "the namespace is removed".to_owned(),
             n => format!("{n} names are left behind until their leases end"),
         };
-        format!("{}: {held}; {warned}; {left}; {:.0} s", self.address, self.seconds)
+        format!(
+            "{}: {held}; {warned}; {left}; {:.0} s",
+            self.address, self.seconds
+        )
     }
 }
 

@@ -1,24 +1,28 @@
-//! What each kind of server says of itself, asked beside the store's own client.
+//! Asks each kind of server about itself, beside the store's own client.
 
 use leasehold::Guarantees;
-use leasehold::support::Host;
+use leasehold::backend::Host;
 
 use crate::findings::{self, Finding, note, warning};
 use crate::sessions;
 use crate::tcp::Servers;
 
-/// What was found out.
+/// The answers and findings of the servers of one URL.
 #[derive(Debug, Default)]
 pub(crate) struct Server {
     pub(crate) version: Option<String>,
     pub(crate) findings: Vec<Finding>,
 }
 
-/// Asks the servers of this URL, and adds what the store has found out itself. What cannot be found out is a note.
+/// Asks the servers of this URL, and adds the store's own warnings. A question without an answer becomes a note.
 pub(crate) async fn inspect(url: &str, guarantees: &Guarantees) -> Server {
     let mut server = Server::default();
     match url.split_once("://").map_or("", |(scheme, _)| scheme) {
-        "etcd" | "etcds" => server.ask_all(Servers::of(url, "etcd", 2379, 2379).await.as_ref(), etcd).await,
+        "etcd" | "etcds" => {
+            server
+                .ask_all(Servers::of(url, "etcd", 2379, 2379).await.as_ref(), etcd)
+                .await;
+        }
         "zookeeper" | "zookeepers" => {
             let servers = Servers::of(url, "zookeeper", 2181, 2281).await;
             server.ask_all(servers.as_ref(), zookeeper).await;
@@ -30,35 +34,62 @@ pub(crate) async fn inspect(url: &str, guarantees: &Guarantees) -> Server {
         "postgres" | "postgresql" => {
             let database = crate::postgres::Database::of(url).await;
             if let Some(database) = &database {
-                let one = async |_: &Servers, host: &Host| crate::postgres::inspect(database, host).await;
+                let one =
+                    async |_: &Servers, host: &Host| crate::postgres::inspect(database, host).await;
                 server.ask_all(Some(&database.servers), one).await;
-                server.findings.extend(crate::postgres::primaries(database).await);
+                server
+                    .findings
+                    .extend(crate::postgres::primaries(database).await);
             }
-            server.findings.extend(crate::postgres::bells(guarantees));
+            server
+                .findings
+                .extend(crate::postgres::notifications(guarantees));
         }
         #[cfg(feature = "redis")]
         "redis" | "rediss" => {
-            server.ask_all(Servers::of(url, "redis", 6379, 6379).await.as_ref(), crate::redis::inspect).await;
+            server
+                .ask_all(
+                    Servers::of(url, "redis", 6379, 6379).await.as_ref(),
+                    crate::redis::inspect,
+                )
+                .await;
         }
         #[cfg(feature = "redis")]
         "redlock" | "redlocks" => {
-            server.ask_all(Servers::of(url, "redlock", 6379, 6379).await.as_ref(), crate::redis::inspect).await;
+            server
+                .ask_all(
+                    Servers::of(url, "redlock", 6379, 6379).await.as_ref(),
+                    crate::redis::inspect,
+                )
+                .await;
         }
         #[cfg(feature = "redis")]
         "redis+sentinel" | "rediss+sentinel" => {
             let (members, findings) = crate::members::behind_sentinels(url).await;
             server.findings.extend(findings);
-            server.ask_all(members.as_ref(), crate::members::inspect).await;
+            server
+                .ask_all(members.as_ref(), crate::members::inspect)
+                .await;
         }
         #[cfg(feature = "redis")]
         "redis+cluster" | "rediss+cluster" => {
-            server.ask_all(crate::members::of_cluster(url).await.as_ref(), crate::members::inspect).await;
+            server
+                .ask_all(
+                    crate::members::of_cluster(url).await.as_ref(),
+                    crate::members::inspect,
+                )
+                .await;
         }
         _ => {}
     }
-    // What a server was asked for here is not said again by the store.
+    // A finding from here is not repeated by the store.
     let is_new = |text: &&String| server.findings.iter().all(|finding| finding.text != **text);
-    let told: Vec<Finding> = guarantees.warnings.iter().filter(is_new).map(|text| warning("settings", text)).collect();
+    let told: Vec<Finding> = guarantees
+        .warnings()
+        .iter()
+        .filter(is_new)
+        .map(|text| warning("settings", text))
+        .collect();
     server.findings.splice(0..0, told);
     server
 }
@@ -79,7 +110,9 @@ impl Server {
             match one(servers, host).await {
                 Some((version, findings)) => answers.push((host.to_string(), version, findings)),
                 None => {
-                    let text = format!("{host} did not say which version it is: nothing is known of its settings.");
+                    let text = format!(
+                        "{host} did not say which version it is: nothing is known of its settings."
+                    );
                     self.findings.push(note("version", text));
                 }
             }
@@ -87,14 +120,20 @@ impl Server {
         self.add(&answers);
     }
 
-    /// What all of them say is said once; what differs is said of each.
+    /// Adds an answer once if all servers agree, and otherwise for each server.
     fn add(&mut self, answers: &[(String, String, Vec<Finding>)]) {
-        let mut versions: Vec<&str> = answers.iter().map(|(_, version, _)| version.as_str()).collect();
+        let mut versions: Vec<&str> = answers
+            .iter()
+            .map(|(_, version, _)| version.as_str())
+            .collect();
         versions.sort_unstable();
         versions.dedup();
         self.version = (!versions.is_empty()).then(|| versions.join(", "));
         if versions.len() > 1 {
-            let each: Vec<String> = answers.iter().map(|(host, version, _)| format!("{host} {version}")).collect();
+            let each: Vec<String> = answers
+                .iter()
+                .map(|(host, version, _)| format!("{host} {version}"))
+                .collect();
             let text = format!(
                 "The servers are of different versions: {}. What a version is warned of weakens the promises of all.",
                 each.join(", ")
@@ -105,8 +144,15 @@ impl Server {
             for finding in findings {
                 let of_all = answers.iter().all(|(.., others)| others.contains(finding));
                 let named = of_all || finding.text.contains(host);
-                let text = if named { finding.text.clone() } else { format!("{host}: {}", finding.text) };
-                let finding = Finding { text, ..finding.clone() };
+                let text = if named {
+                    finding.text.clone()
+                } else {
+                    format!("{host}: {}", finding.text)
+                };
+                let finding = Finding {
+                    text,
+                    ..finding.clone()
+                };
                 if !self.findings.contains(&finding) {
                     self.findings.push(finding);
                 }
@@ -116,29 +162,41 @@ impl Server {
 }
 
 async fn etcd(servers: &Servers, host: &Host) -> Option<(String, Vec<Finding>)> {
-    let question = format!("GET /version HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", host.name);
+    let question = format!(
+        "GET /version HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
+        host.name
+    );
     let answer = servers.ask(host, &question).await?;
     let json = &answer[answer.find('{')?..=answer.rfind('}')?];
-    let version = serde_json::from_str::<serde_json::Value>(json).ok()?.get("etcdserver")?.as_str()?.to_owned();
+    let version = serde_json::from_str::<serde_json::Value>(json)
+        .ok()?
+        .get("etcdserver")?
+        .as_str()?
+        .to_owned();
     let findings = findings::of_etcd(&version);
     Some((version, findings))
 }
 
 async fn zookeeper(servers: &Servers, host: &Host) -> Option<(String, Vec<Finding>)> {
     let answer = servers.ask(host, "srvr").await?;
-    Some((findings::zookeeper_version(&answer)?, findings::of_zookeeper(&answer)))
+    Some((
+        findings::zookeeper_version(&answer)?,
+        findings::of_zookeeper(&answer),
+    ))
 }
 
-/// Whether the members of an ensemble allow the same sessions.
+/// Reports members of an ensemble that allow different sessions.
 async fn session_limits(servers: &Servers) -> Vec<Finding> {
-    let (mut members, mut findings) = (Vec::new(), Vec::new());
+    let mut members = Vec::new();
+    let mut findings = Vec::new();
     let hosts = &servers.address.hosts;
     for host in hosts {
         match sessions::limits(servers, host).await {
             Some(limits) => members.push((host.to_string(), limits)),
             None if hosts.len() > 1 => {
-                let text =
-                    format!("{host} took no session: whether it allows the same timeouts as the others is not known.");
+                let text = format!(
+                    "{host} took no session: whether it allows the same timeouts as the others is not known."
+                );
                 findings.push(note("session limits", text));
             }
             None => {}
@@ -152,7 +210,9 @@ async fn session_limits(servers: &Servers) -> Vec<Finding> {
 mod tests {
     use leasehold_testbed::ZooKeeper;
     #[cfg(feature = "tls")]
-    use leasehold_testbed::{Certificates, Etcd, EtcdOptions, Redis, RedisOptions, TlsPort, ZooKeeperOptions};
+    use leasehold_testbed::{
+        Certificates, Etcd, EtcdOptions, Redis, RedisOptions, TlsPort, ZooKeeperOptions,
+    };
 
     use super::*;
 
@@ -160,12 +220,23 @@ mod tests {
     fn what_differs_is_said_of_each_member() {
         let [both, one] = ["keeps no file", "evicts keys"].map(|text| warning("data", text));
         let answer = |host: &str, version: &str, findings: &[&Finding]| {
-            (host.to_owned(), version.to_owned(), findings.iter().copied().cloned().collect())
+            (
+                host.to_owned(),
+                version.to_owned(),
+                findings.iter().copied().cloned().collect(),
+            )
         };
         let mut server = Server::default();
-        server.add(&[answer("a:1", "7.0", &[&both]), answer("b:2", "6.2", &[&both, &one])]);
+        server.add(&[
+            answer("a:1", "7.0", &[&both]),
+            answer("b:2", "6.2", &[&both, &one]),
+        ]);
         assert_eq!(server.version.as_deref(), Some("6.2, 7.0"));
-        let texts: Vec<&str> = server.findings.iter().map(|finding| finding.text.as_str()).collect();
+        let texts: Vec<&str> = server
+            .findings
+            .iter()
+            .map(|finding| finding.text.as_str())
+            .collect();
         assert!(texts[0].contains("a:1 7.0, b:2 6.2"), "{texts:?}");
         assert_eq!(texts[1..], ["keeps no file", "b:2: evicts keys"]);
         let mut alike = Server::default();
@@ -180,15 +251,38 @@ mod tests {
         let authority = Certificates::new().unwrap();
         let port = || TlsPort::new(&authority).unwrap().mutual();
         let client = authority.issue("client").unwrap();
-        let (ca, certificate, key) = (authority.ca().display(), client.certificate.display(), client.key.display());
-        let url = |scheme: &str, at: &str| format!("{scheme}://{at}?ca={ca}&cert={certificate}&key={key}");
-        let (of_etcd, of_zookeeper, of_redis) = (port(), port(), port());
+        let ca = authority.ca().display();
+        let certificate = client.certificate.display();
+        let key = client.key.display();
+        let url = |scheme: &str, at: &str| {
+            format!("{scheme}://{at}?ca={ca}&cert={certificate}&key={key}")
+        };
+        let of_etcd = port();
+        let of_zookeeper = port();
+        let of_redis = port();
         let tls = Some(of_etcd.clone());
-        let _etcd = Etcd::start_with(&EtcdOptions { tls, ..EtcdOptions::default() }).await.unwrap();
+        let _etcd = Etcd::start_with(&EtcdOptions {
+            tls,
+            ..EtcdOptions::default()
+        })
+        .await
+        .unwrap();
         let tls = Some(of_zookeeper.clone());
-        let _zookeeper = ZooKeeper::start_with(&ZooKeeperOptions { tls, ..ZooKeeperOptions::default() }).await.unwrap();
-        let (extra, password) = (of_redis.redis(), Some("s3cret".into()));
-        let _redis = Redis::start_with(&RedisOptions { extra, password, ..RedisOptions::default() }).await.unwrap();
+        let _zookeeper = ZooKeeper::start_with(&ZooKeeperOptions {
+            tls,
+            ..ZooKeeperOptions::default()
+        })
+        .await
+        .unwrap();
+        let extra = of_redis.redis();
+        let password = Some("s3cret".into());
+        let _redis = Redis::start_with(&RedisOptions {
+            extra,
+            password,
+            ..RedisOptions::default()
+        })
+        .await
+        .unwrap();
         let masked = |addr: String| format!(":s3cret@{addr}");
         for url in [
             url("etcds", &of_etcd.addr()),
@@ -197,23 +291,42 @@ mod tests {
             url("redlocks", &masked(of_redis.addr())),
         ] {
             let found = inspect(&url, &Guarantees::none("")).await;
-            assert!(found.version.is_some_and(|version| version.contains('.')), "{url}: {:?}", found.findings);
-            assert!(found.findings.iter().all(|finding| finding.about != "session limits"), "{:?}", found.findings);
+            assert!(
+                found.version.is_some_and(|version| version.contains('.')),
+                "{url}: {:?}",
+                found.findings
+            );
+            assert!(
+                found
+                    .findings
+                    .iter()
+                    .all(|finding| finding.about != "session limits"),
+                "{:?}",
+                found.findings
+            );
         }
-        // Nobody is asked in plain text in its place.
+        // There is no fallback to plain text.
         let stranger = Certificates::new().unwrap();
-        let found =
-            inspect(&format!("etcds://{}?ca={}", of_etcd.addr(), stranger.ca().display()), &Guarantees::none("")).await;
-        assert!(found.version.is_none() && found.findings.len() == 1, "{:?}", found.findings);
+        let found = inspect(
+            &format!("etcds://{}?ca={}", of_etcd.addr(), stranger.ca().display()),
+            &Guarantees::none(""),
+        )
+        .await;
+        assert!(
+            found.version.is_none() && found.findings.len() == 1,
+            "{:?}",
+            found.findings
+        );
     }
 
-    /// What is found of limits, when all have taken a session but these. A busy machine's members may be late, and are asked again.
+    /// The findings about limits once all members but these have taken a session. Members of a busy machine may be late and are asked again.
     async fn differing(url: &str, silent: &[&str]) -> Vec<Finding> {
-        for _ in 0..20 {
+        for _ in 0..60 {
             let mut found = inspect(url, &Guarantees::none("zookeeper")).await.findings;
             found.retain(|finding| finding.about == "session limits");
-            let is_late =
-                |it: &Finding| it.text.contains("no session") && !silent.iter().any(|at| it.text.contains(at));
+            let is_late = |it: &Finding| {
+                it.text.contains("no session") && !silent.iter().any(|at| it.text.contains(at))
+            };
             if !found.iter().any(is_late) {
                 return found;
             }
@@ -230,21 +343,36 @@ mod tests {
         let strict = &ensemble.members()[1];
         strict.kill().await.unwrap();
         let silent = differing(&url, &[strict.addr()]).await;
-        assert!(matches!(&silent[..], [one] if one.text.contains(strict.addr())), "{silent:?}");
+        assert!(
+            matches!(&silent[..], [one] if one.text.contains(strict.addr())),
+            "{silent:?}"
+        );
         let config = strict.data().parent().unwrap().join("zoo.cfg");
         let text = std::fs::read_to_string(&config).unwrap();
         std::fs::write(config, format!("{text}\nmaxSessionTimeout=20000\n")).unwrap();
         strict.start_again().await.unwrap();
-        let [found] = &differing(&url, &[]).await[..] else { panic!("no finding, or several") };
+        let [found] = &differing(&url, &[]).await[..] else {
+            panic!("no finding, or several")
+        };
         let limits = |host: &str, longest: u32| format!("{host} 400 to {longest} ms");
         for (member, longest) in ensemble.members().iter().zip([60_000, 20_000, 60_000]) {
-            assert!(found.text.contains(&limits(member.addr(), longest)), "{}", found.text);
+            assert!(
+                found.text.contains(&limits(member.addr(), longest)),
+                "{}",
+                found.text
+            );
         }
         assert_eq!(found.severity, findings::Severity::Warning);
         // The sessions that asked are closed, and do not wait for their ends.
         let leader = &ensemble.members()[ensemble.leader().await];
         let dump = leader.four_letter_word("dump").await.unwrap();
-        assert!(dump.contains("Global Sessions(0)") || dump.contains("Sessions with Ephemerals (0)"), "{dump}");
-        assert!(!dump.contains("20000ms") && !dump.contains("60000ms"), "{dump}");
+        assert!(
+            dump.contains("Global Sessions(0)") || dump.contains("Sessions with Ephemerals (0)"),
+            "{dump}"
+        );
+        assert!(
+            !dump.contains("20000ms") && !dump.contains("60000ms"),
+            "{dump}"
+        );
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold::support::{Address, Host};
+use leasehold::backend::{Address, Host};
 #[cfg(feature = "tls")]
 use leasehold_tls::{Client, Tls};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -23,7 +23,7 @@ pub(crate) struct Servers {
     pub(crate) address: Address,
     #[cfg(feature = "tls")]
     tls: Option<Client>,
-    /// What asks them to encrypt, and what they say to that, where that is said first.
+    /// The request to encrypt and the expected answer, for protocols that begin with one.
     #[cfg(all(feature = "tls", feature = "postgres"))]
     request: Option<(&'static [u8], u8)>,
 }
@@ -33,8 +33,14 @@ impl Servers {
     pub(crate) async fn of(url: &str, scheme: &str, port: u16, tls_port: u16) -> Option<Servers> {
         let (kind, rest) = url.split_once("://")?;
         // `rediss+sentinel` is read as `redis+sentinels`.
-        let tls = scheme.split_once('+').is_some_and(|(first, how)| kind == format!("{first}s+{how}"));
-        let url = if tls { format!("{scheme}s://{rest}") } else { url.to_owned() };
+        let tls = scheme
+            .split_once('+')
+            .is_some_and(|(first, how)| kind == format!("{first}s+{how}"));
+        let url = if tls {
+            format!("{scheme}s://{rest}")
+        } else {
+            url.to_owned()
+        };
         Servers::reached(Address::parse_tls(&url, scheme, port, tls_port).ok()?).await
     }
 
@@ -54,12 +60,20 @@ impl Servers {
 
     /// The servers of an address, over TLS as this says, for which they are asked so; or in plain text.
     #[cfg(all(feature = "tls", feature = "postgres"))]
-    pub(crate) async fn asked(address: Address, tls: Option<Tls>, request: (&'static [u8], u8)) -> Option<Servers> {
+    pub(crate) async fn asked(
+        address: Address,
+        tls: Option<Tls>,
+        request: (&'static [u8], u8),
+    ) -> Option<Servers> {
         let tls = match tls {
             Some(tls) => Some(tls.client().await.ok()?),
             None => None,
         };
-        Some(Servers { address, tls, request: Some(request) })
+        Some(Servers {
+            address,
+            tls,
+            request: Some(request),
+        })
     }
 
     #[cfg(not(feature = "tls"))]
@@ -73,7 +87,9 @@ impl Servers {
             not(all(feature = "tls", feature = "postgres")),
             expect(unused_mut, reason = "nothing is said first")
         )]
-        let mut tcp = TcpStream::connect((host.name.as_str(), host.port)).await.ok()?;
+        let mut tcp = TcpStream::connect((host.name.as_str(), host.port))
+            .await
+            .ok()?;
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             #[cfg(feature = "postgres")]
@@ -86,7 +102,7 @@ impl Servers {
         Some(Box::new(tcp))
     }
 
-    /// What the server answers before it closes, if it does.
+    /// Returns the server's answer up to its end of the connection, if there is one.
     pub(crate) async fn ask(&self, host: &Host, question: &str) -> Option<String> {
         let asking = async {
             let mut stream = self.connect(host).await?;
@@ -96,6 +112,10 @@ impl Servers {
             let _ = stream.take(MOST).read_to_end(&mut answer).await;
             Some(String::from_utf8_lossy(&answer).into_owned())
         };
-        tokio::time::timeout(TIMEOUT, asking).await.ok().flatten().filter(|answer| !answer.is_empty())
+        tokio::time::timeout(TIMEOUT, asking)
+            .await
+            .ok()
+            .flatten()
+            .filter(|answer| !answer.is_empty())
     }
 }

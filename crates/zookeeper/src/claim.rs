@@ -1,4 +1,4 @@
-//! Taking a place in the queue and keeping it: `claim`.
+//! `claim`: takes a place in the queue and keeps it.
 
 pub(crate) mod handler;
 pub(crate) mod table;
@@ -9,8 +9,9 @@ use std::num::NonZeroI64;
 use std::sync::Arc;
 
 use futures_util::future::join;
-use leasehold_core::seam::{
-    Admission, Claim, Claimed, Mode, Moment, Place, WaitPolicy, Waiting, admit, holding, same_permits,
+use leasehold_core::backend::{
+    Admission, Claim, Claimed, Mode, Moment, Place, WaitPolicy, Waiting, admit, holding,
+    same_permits,
 };
 use leasehold_core::support::fault;
 use leasehold_core::{Contention, Error, ErrorKind, Result};
@@ -26,17 +27,32 @@ use crate::names;
 use crate::release::release;
 use crate::renew::verify_places;
 
-/// See [`Backend::claim`](leasehold_core::seam::Backend::claim).
+/// The number of leases after which a waiter claims again at the latest.
+const RARELY: u32 = 8;
+
+/// See [`Backend::claim`](leasehold_core::backend::Backend::claim).
 pub(crate) async fn claim(session: &Session, claim: &Claim) -> Result<Claimed> {
     RAISES.check(claim.floor)?;
     let attempted = async {
-        let (client, parent) = (session.connected().await?, names::node(&session.config.root, &claim.name));
-        Attempt { session, client, claim, parent }.run().await
+        let client = session.connected().await?;
+        let parent = names::node(&session.config.root, &claim.name);
+        Attempt {
+            session,
+            client,
+            claim,
+            parent,
+        }
+        .run()
+        .await
     };
     session.limited(attempted).await.unwrap_or_else(|e| {
-        // A claim of which something may be in the store is tracked.
+        // A claim that may have an entry in the store is tracked.
         let may_be_there = session.handler().tracked.contains_key(&claim.id);
-        Err(if may_be_there { session.config.writing(e) } else { session.config.reading(e) })
+        Err(if may_be_there {
+            session.config.writing(e)
+        } else {
+            session.config.reading(e)
+        })
     })
 }
 
@@ -50,7 +66,7 @@ struct Attempt<'a> {
 }
 
 /// A claim's entry, and the queue that was read last, with its place there.
-struct Seen {
+struct PlaceInQueue {
     entry: Node,
     queue: Arc<Queue>,
     at: usize,
@@ -59,24 +75,42 @@ struct Seen {
 impl Attempt<'_> {
     /// The outer error is ZooKeeper's, the inner one is the answer.
     async fn run(&self) -> Answer<Result<Claimed>> {
-        let (session, claim) = (self.session, self.claim);
+        let session = self.session;
+        let claim = self.claim;
         let trying = claim.policy == WaitPolicy::Try;
-        if session.handler().tracked.get(&claim.id).is_some_and(|tracked| tracked.entry.created().is_none()) {
+        if session
+            .handler()
+            .tracked
+            .get(&claim.id)
+            .is_some_and(|tracked| tracked.entry.created().is_none())
+        {
             release(session, claim.id).await?; // the creation of its entry was not answered
         }
-        if session.handler().tracked.get(&claim.id).is_some_and(|tracked| tracked.held.is_some()) {
+        if session
+            .handler()
+            .tracked
+            .get(&claim.id)
+            .is_some_and(|tracked| tracked.held.is_some())
+        {
             verify_places(session).await?;
         }
-        let known = session.handler().mark_used(claim.id, Moment::now()).map(|it| (it.entry.clone(), it.known()));
+        let known = session
+            .handler()
+            .mark_used(claim.id, Moment::now())
+            .map(|it| (it.entry.clone(), it.known()));
         let seen = match known {
             None => None,
-            Some((entry, Known::Waits(who, watched))) if !trying && !is_awaited(claim.mode) => {
-                if self.are_as_they_were(&watched).await? {
-                    return Ok(Ok(self.waits(&entry, who)));
+            Some((entry, Known::Waits(waits))) if !trying && !is_awaited(claim.mode) => {
+                let (as_they_were, holder) = tokio::try_join!(
+                    self.are_as_they_were(&waits.watched),
+                    self.last_holder(&entry)
+                )?;
+                if as_they_were {
+                    return Ok(Ok(self.waits(&entry, holder.unwrap_or(waits.who))));
                 }
                 self.see(entry).await?
             }
-            Some((entry, Known::Held | Known::First)) => {
+            Some((entry, Known::Held)) => {
                 if let Some(held) = found(self.hold(&entry, None).await)? {
                     return Ok(held);
                 }
@@ -88,7 +122,7 @@ impl Attempt<'_> {
         let seen = match seen {
             Some(seen) => seen,
             None => {
-                self.has_no_entry();
+                session.handler().forget(claim.id); // its entry is gone
                 if trying && let Some(refused) = self.refused().await? {
                     return Ok(refused);
                 }
@@ -101,17 +135,27 @@ impl Attempt<'_> {
         self.decide(&seen, again, trying).await
     }
 
-    /// Whether it holds, by what was seen.
-    async fn decide(&self, seen: &Seen, again: bool, trying: bool) -> Answer<Result<Claimed>> {
-        let (entry, children) = (&seen.entry, &seen.queue.children);
-        let (before, own, behind) = (&children[..seen.at], &children[seen.at], &children[seen.at + 1..]);
-        if !again && let Err(differ) = same_permits(before.iter().map(|child| &child.mode), self.claim.mode) {
+    /// Returns the answer that follows from the queue as it was seen.
+    async fn decide(
+        &self,
+        seen: &PlaceInQueue,
+        again: bool,
+        trying: bool,
+    ) -> Answer<Result<Claimed>> {
+        let entry = &seen.entry;
+        let children = &seen.queue.children;
+        let before = &children[..seen.at];
+        let own = &children[seen.at];
+        let behind = &children[seen.at + 1..];
+        if !again
+            && let Err(differ) =
+                same_permits(before.iter().map(|child| &child.mode), self.claim.mode)
+        {
             return Ok(Err(differ));
         }
         if !again && seen.queue.is_too_long() {
             release(self.session, self.claim.id).await?;
-            let text =
-                "the names of those that hold this lock or wait for it fill a packet of ZooKeeper (jute.maxbuffer)";
+            let text = "the names of those that hold this lock or wait for it fill a packet of ZooKeeper (jute.maxbuffer)";
             return Ok(Err(Error::new(ErrorKind::Unsupported, text)));
         }
         if trying {
@@ -120,10 +164,11 @@ impl Attempt<'_> {
                 return Ok(Ok(Claimed::Busy(who)));
             }
         } else if let Some((mut wait, holder)) = self.wait(entry, before, own.mode).await? {
-            let queued = before.len() + behind.len() - holding(before.iter().map(|child| &child.mode));
+            let queued =
+                before.len() + behind.len() - holding(before.iter().map(|child| &child.mode));
             wait.who = match holder {
                 Some(holder) => holder.waiters(queued),
-                None if again => {
+                None if again || self.claim.is_last => {
                     let others = before.iter().chain(behind).cloned().collect();
                     self.contention(others, own.mode).await?.unwrap_or_default()
                 }
@@ -136,21 +181,32 @@ impl Attempt<'_> {
             }
             return Ok(Ok(self.waits(entry, who)));
         }
-        self.hold(entry, Some(again && !trying && is_awaited(own.mode))).await
+        self.hold(entry, Some(again && !trying && is_awaited(own.mode)))
+            .await
     }
 
-    /// The answer to a claim that waits. After a lease it claims again in any case: no wait depends on notifications alone.
+    /// The answer to a claim that waits. It claims again in any case, because no wait depends on
+    /// notifications alone: after a lease, or after up to [`RARELY`] leases if its session has many
+    /// claims, because idle waiters cost no requests beside their renewals (P7).
     fn waits(&self, entry: &Node, who: Contention) -> Claimed {
-        let place = entry.created().map_or_else(|| self.parent.clone().into(), |(path, _)| path.clone());
-        let retry_after = self.session.state().liveness.timeout;
+        let place = entry
+            .created()
+            .map_or_else(|| self.parent.clone().into(), |(path, _)| path.clone());
+        let claims = self.session.handler().tracked.len();
+        let leases = u32::try_from(claims).map_or(RARELY, |claims| claims.clamp(1, RARELY));
+        let retry_after = self.session.state().liveness.timeout * leases;
         Claimed::Waiting(Waiting::new(Place::new(place), who).retry_after(retry_after))
     }
 
-    /// Whether what the claim watches is still there and in its way. An entry has no children, so that answer is short; its data say
-    /// whether it was downgraded. No request if all that is in the way is this session's own.
+    /// Returns whether the watched nodes are still there and in the way. An entry has no children,
+    /// so the answer of that request is short; its data show a downgrade.
     async fn are_as_they_were(&self, watched: &[Arc<str>]) -> Answer<bool> {
         let shares = self.claim.mode == Mode::Shared;
-        let what = if shares { MultiReader::add_get_data } else { MultiReader::add_get_children };
+        let what = if shares {
+            MultiReader::add_get_data
+        } else {
+            MultiReader::add_get_children
+        };
         let answers = read(&self.client, watched, what).await?;
         Ok(answers.iter().all(|answer| match answer {
             MultiReadResult::Data { data, .. } => !is_shared(data),
@@ -158,53 +214,77 @@ impl Attempt<'_> {
         }))
     }
 
-    /// Finds this entry in the queue of now; `None` if it is gone.
-    async fn see(&self, entry: Node) -> Answer<Option<Seen>> {
+    /// Finds this entry in the current queue; `None` if it is gone.
+    async fn see(&self, entry: Node) -> Answer<Option<PlaceInQueue>> {
         let last_answered = self.session.state().liveness.last_answered;
         let queue = self.queue().await?;
-        let Some(at) = place(&queue, &entry) else { return Ok(None) };
+        let Some(at) = place(&queue, &entry) else {
+            return Ok(None);
+        };
         if let Some(tracked) = self.session.handler().with_entry(self.claim.id, &entry) {
             tracked.verified(last_answered);
         }
-        Ok(Some(Seen { entry, queue, at }))
+        Ok(Some(PlaceInQueue { entry, queue, at }))
+    }
+
+    /// Returns the holder for the last look of a waiter, whose error names it. Others may have held
+    /// since the waiter read the queue, and it watches only the next entry before it.
+    async fn last_holder(&self, entry: &Node) -> Answer<Option<Contention>> {
+        if !self.claim.is_last {
+            return Ok(None);
+        }
+        let Some(PlaceInQueue { queue, at, .. }) = self.see(entry.clone()).await? else {
+            return Ok(None);
+        };
+        let mut others = queue.children.clone();
+        let own = others.remove(at);
+        self.contention(others, own.mode).await
     }
 
     /// The queue, as it was after this call began. Claims that need it at the same time share one request.
     async fn queue(&self) -> Answer<Arc<Queue>> {
-        let (queues, age) = (self.session.handler().queues.clone(), self.session.config.timeout);
-        queues.get(&self.client, &self.parent, age, async || Queue::read(&self.client, &self.parent).await).await
-    }
-
-    /// What was known of an entry of this claim is no longer true: it is gone.
-    fn has_no_entry(&self) {
-        let mut claims = self.session.handler();
-        let forgotten = claims.tracked.remove(&self.claim.id);
-        let next = forgotten.map(|tracked| claims.gone(&tracked.entry)).unwrap_or_default();
-        drop(claims);
-        next.into_iter().for_each(|id| self.session.notifier.claim_again(id));
+        let queues = self.session.handler().queues.clone();
+        let age = self.session.config.timeout;
+        queues
+            .get(&self.client, &self.parent, age, async || {
+                Queue::read(&self.client, &self.parent).await
+            })
+            .await
     }
 
     /// The answer to a try that needs no entry. The server that is asked may lag behind a release that was answered before, so
     /// this refuses only after that server has caught up with its leader.
     async fn refused(&self) -> Answer<Option<Result<Claimed>>> {
-        let (client, parent, mode) = (&self.client, &self.parent, self.claim.mode);
+        let client = &self.client;
+        let parent = &self.parent;
+        let mode = self.claim.mode;
         let first = modes(&queue(client, parent).await?);
         if same_permits(&first, mode).is_ok() && admit(&first, mode) == Admission::In {
             return Ok(None);
         }
         self.session.handler().seen(parent, true);
-        let synced = async { if fault("Z4") { Ok(()) } else { client.sync(parent).await } };
+        let synced = async {
+            if fault("Z4") {
+                Ok(())
+            } else {
+                client.sync(parent).await
+            }
+        };
         let (synced, queue) = join(synced, queue(client, parent)).await;
         let queue = synced.and(queue)?;
         match same_permits(&modes(&queue), mode) {
-            Ok(()) => Ok(self.contention(queue, mode).await?.map(|who| Ok(Claimed::Busy(who)))),
+            Ok(()) => Ok(self
+                .contention(queue, mode)
+                .await?
+                .map(|who| Ok(Claimed::Busy(who)))),
             Err(differ) => Ok(Some(Err(differ))),
         }
     }
 
-    /// Creates a new entry. The inner error says that there is no room for it.
-    async fn enter(&self) -> Answer<Result<Seen>> {
-        let (session, claim) = (self.session, self.claim);
+    /// Creates a new entry. The inner error means that there is no room for it.
+    async fn enter(&self) -> Answer<Result<PlaceInQueue>> {
+        let session = self.session;
+        let claim = self.claim;
         let mut entry = Node::new(&self.parent, &names::ending(claim.mode));
         let lease = claim.ttl.max(session.state().liveness.timeout);
         if !session.handler().track(&entry, claim, lease, Moment::now()) {
@@ -212,24 +292,26 @@ impl Attempt<'_> {
             return Ok(Err(Error::new(ErrorKind::Unsupported, text)));
         }
         let created = self.create(&mut entry).await;
-        // Refused, and so not created: nothing of it can be there.
-        let refused = |e: &ZkError| session.config.writing(e.clone()).kind() != ErrorKind::Ambiguous;
+        // A refused request has created no entry.
+        let refused =
+            |e: &ZkError| session.config.writing(e.clone()).kind() != ErrorKind::Ambiguous;
         if entry.created().is_none() && created.as_ref().is_err_and(refused) {
             let mut claims = session.handler();
             if claims.with_entry(claim.id, &entry).is_some() {
-                claims.tracked.remove(&claim.id);
-                claims.gone(&entry);
+                claims.forget(claim.id);
             }
         }
         let queue = created?;
         let at = place(&queue, &entry).ok_or(ZkError::NoNode)?;
-        Ok(Ok(Seen { entry, queue, at }))
+        Ok(Ok(PlaceInQueue { entry, queue, at }))
     }
 
-    /// Creates this entry, and its lock's node with it if that is not known to be there. An entry that comes with its lock's node is
-    /// the only one.
+    /// Creates this entry, and its lock's node with it if that is not known to be there. An entry
+    /// that is created with its lock's node is the only one.
     async fn create(&self, entry: &mut Node) -> Answer<Arc<Queue>> {
-        let (session, claim, client) = (self.session, self.claim, &self.client);
+        let session = self.session;
+        let claim = self.claim;
+        let client = &self.client;
         let data = entry::encode(claim.mode, &claim.label);
         let mut is_there = session.handler().exists(&self.parent);
         loop {
@@ -249,39 +331,56 @@ impl Attempt<'_> {
                 return queue;
             }
             match is_there {
-                // ZooKeeper removes a lock's node about a minute after its last use, and its first user sooner.
+                // ZooKeeper removes a lock's node about a minute after its last use; its first user
+                // removes it sooner.
                 true => is_there = false,
                 false => mkdir(client, &session.config, &self.parent).await?,
             }
         }
     }
 
-    /// Creates this entry; `false` if its lock's node is not there. From its answer on its path is known, whatever becomes of the claim.
+    /// Creates this entry; `false` if its lock's node is not there. Its path is recorded as soon as
+    /// it is answered, whatever becomes of the claim.
     async fn create_there(&self, entry: &mut Node, data: &[u8]) -> Answer<bool> {
-        let created = entry.create(&self.client, &self.session.config, data).await?;
+        let created = entry
+            .create(&self.client, &self.session.config, data)
+            .await?;
         self.session.handler().created(self.claim.id, entry);
         Ok(created)
     }
 
-    /// The entry holds. Stores what is new about it, or only writes if others wait for that (`awaited`). For an earlier hold, and for
-    /// one that was last verified too long ago, the leader and a quorum are asked whether its entry still exists; if the queue was
-    /// not read (`None`), the server is.
+    /// Grants the claim, whose entry holds. Stores its new mode or label, or only writes if others
+    /// wait for that (`awaited`). For an earlier hold, and for an entry that was last verified too
+    /// long ago, the leader and a quorum are asked whether it still exists; if the queue was not
+    /// read (`None`), the server is asked.
     async fn hold(&self, entry: &Node, awaited: Option<bool>) -> Answer<Result<Claimed>> {
-        let (session, claim) = (self.session, self.claim);
+        let session = self.session;
+        let claim = self.claim;
         let withdrawn = || Error::new(ErrorKind::Ambiguous, "the claim was withdrawn meanwhile");
         let known = session
             .handler()
             .with_entry(claim.id, entry)
-            .map(|tracked| (tracked.held, tracked.held.is_some() || tracked.is_stale(session), tracked.stored.clone()));
+            .map(|tracked| {
+                (
+                    tracked.held,
+                    tracked.held.is_some() || tracked.is_stale(session),
+                    tracked.stored.clone(),
+                )
+            });
         let (Some((held, verify, stored)), Some((path, czxid))) = (known, entry.created()) else {
             return Ok(Err(withdrawn()));
         };
         let downgrade = held.is_some() && (stored.0, claim.mode) == (Mode::Exclusive, Mode::Shared);
-        let new = (if downgrade { Mode::Shared } else { stored.0 }, claim.label.clone());
+        let new = (
+            if downgrade { Mode::Shared } else { stored.0 },
+            claim.label.clone(),
+        );
         let store = awaited == Some(true) || new != stored;
         let asked = Moment::now();
         if store {
-            self.client.set_data(path, &entry::encode(new.0, &new.1), None).await?;
+            self.client
+                .set_data(path, &entry::encode(new.0, &new.1), None)
+                .await?;
         } else if verify {
             exists(&self.client, path).await?;
         } else if awaited.is_none() {
@@ -301,9 +400,6 @@ impl Attempt<'_> {
             (tracked.held, tracked.stored, tracked.wait) = (number, new, None);
             tracked.grant(session)
         });
-        let beside = claims.holds_as(entry, stored.0, downgrade);
-        drop(claims);
-        beside.into_iter().for_each(|id| session.notifier.claim_again(id));
         Ok(grant.map(Claimed::Granted).ok_or_else(withdrawn))
     }
 
@@ -313,7 +409,10 @@ impl Attempt<'_> {
     }
 }
 
-/// Where this entry is in the queue. Most are near its end.
+/// The index of this entry in the queue. Most entries are near its end.
 fn place(queue: &Queue, entry: &Node) -> Option<usize> {
-    queue.children.iter().rposition(|child| entry.is(&child.node))
+    queue
+        .children
+        .iter()
+        .rposition(|child| entry.is(&child.node))
 }

@@ -1,21 +1,23 @@
-//! What knows no lock: servers, sessions, and nodes that live as long as a session.
+//! The client that the store is built on. It knows servers, sessions, and nodes that live as long
+//! as a session, and no lock.
 //!
-//! A session is opened when it is first needed, one for each TTL in use. Writes verify that it lives. It is closed when nothing
-//! has used it for a while. What happens to it is reported to its [`SessionHandler`].
+//! A session is opened when it is first needed, one for each TTL in use. Writes verify that it
+//! lives. It is closed when nothing has used it for a while. Its events are reported to its
+//! [`SessionHandler`].
 
 mod base;
 mod connection;
 mod keep_alive;
 mod liveness;
 mod node;
+mod reach;
 mod request;
 #[cfg(feature = "tls")]
 mod secure;
 mod session;
 mod sessions;
 mod shared;
-mod tasks;
-mod turns;
+mod single_flight;
 
 pub(crate) use base::{Raises, read_raises};
 pub(crate) use connection::{Client, Closed};
@@ -26,5 +28,5 @@ pub(crate) use request::{AT_ONCE, RETRY_INTERVAL, children, exists, found, mkdir
 pub(crate) use secure::secure_host;
 pub(crate) use session::{Session, SessionHandler};
 pub(crate) use sessions::Sessions;
-pub(crate) use shared::Shared;
-pub(crate) use turns::Turns;
+pub(crate) use shared::SharedAnswers;
+pub(crate) use single_flight::SingleFlight;

@@ -1,4 +1,4 @@
-//! Where the servers are, and how the store uses them: from a URL, or from parts.
+//! The configuration: the servers and the settings of their use, from a URL or from parts.
 
 mod acls;
 mod connector;
@@ -6,6 +6,7 @@ mod connector;
 mod sasl;
 
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use leasehold_core::support::{Address, Credentials, Host, uuid};
@@ -15,15 +16,15 @@ use leasehold_tls::Tls;
 use zookeeper_client::{Acl, Acls, Client, Connector};
 
 /// ZooKeeper's own port.
-const DEFAULT_PORT: u16 = 2181;
+pub(crate) const DEFAULT_PORT: u16 = 2181;
 
 /// Its documentation's port for TLS.
 pub(crate) const TLS_PORT: u16 = 2281;
 
-/// How the client crate names a server that is to be reached over TLS.
+/// The client crate's scheme for a server that is reached over TLS.
 const SECURE: &str = "tcp+tls://";
 
-/// Where the servers are, and how the store uses them.
+/// The addresses of the servers, and the settings of their use.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -52,11 +53,11 @@ pub struct Config {
 impl Config {
     /// Reads `zookeeper://[user:password@]host[:port][,host[:port]…][/path][?timeout=milliseconds&sasl=digest-md5]`.
     ///
-    /// The path, percent-decoded, is the [`root`](Config::root). The credentials are of the scheme *digest*, and the nodes are
-    /// [`private`](Config::private). `zookeepers://` is the same over TLS, at port 2281 unless another one is given, and needs the
-    /// feature `tls`. Its words are `ca`, `cert` and `key`, as `Tls` has them; there is no `server_name`. With `sasl=digest-md5`, which
-    /// needs the feature `sasl`, the credentials are for SASL.
-    ///
+    /// The path, percent-decoded, is the [`root`](Config::root). The credentials are of the scheme
+    /// *digest*, and the nodes are [`private`](Config::private). `zookeepers://` is the same over
+    /// TLS, at port 2281 unless another one is given, and needs the feature `tls`. Its options are
+    /// `ca`, `cert` and `key`, as `Tls` has them; there is no `server_name`. With
+    /// `sasl=digest-md5`, which needs the feature `sasl`, the credentials are for SASL.
     /// # Errors
     /// [`Invalid`](ErrorKind::Invalid) names the part that is wrong, and [`Unsupported`](ErrorKind::Unsupported) is `zookeepers://` or
     /// `sasl` without the feature, or `server_name`. Neither shows a credential.
@@ -78,7 +79,10 @@ impl Config {
                 return Err(Error::new(ErrorKind::Unsupported, what));
             }
             Some(_) => {
-                return Err(Error::new(ErrorKind::Invalid, "the store's URL: sasl: it is digest-md5, or left out"));
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    "the store's URL: sasl: it is digest-md5, or left out",
+                ));
             }
         };
         address.done()?;
@@ -93,9 +97,10 @@ impl Config {
         }
         let invalid = |what| Err(Error::new(ErrorKind::Invalid, what));
         match (address.user, address.password, sasl) {
-            (Some(user), Some(password), false) => {
-                config.auth("digest", format!("{user}:{password}").as_bytes()).private().checked()
-            }
+            (Some(user), Some(password), false) => config
+                .auth("digest", format!("{user}:{password}").as_bytes())
+                .private()
+                .checked(),
             #[cfg(feature = "sasl")]
             (Some(user), Some(password), true) => config.sasl(&user, &password).private().checked(),
             (None, Some(_), _) => invalid("ZooKeeper knows no password without a user"),
@@ -106,7 +111,9 @@ impl Config {
 
     /// The servers, as `host[:port],host[:port],…`. The root is `/leasehold`, and a request may take a second.
     pub fn new(servers: &str) -> Config {
-        let (connector, servers, root) = (Client::connector(), servers.to_owned(), "/leasehold".to_owned());
+        let connector = Client::connector();
+        let servers = servers.to_owned();
+        let root = "/leasehold".to_owned();
         Config {
             connector,
             servers,
@@ -138,13 +145,14 @@ impl Config {
         self
     }
 
-    /// Asks this function for a user and a password, of the scheme *digest*, before each connection: so they can be rotated without a
-    /// restart.
+    /// Asks this function for a user and a password, of the scheme *digest*, before each
+    /// connection, so they can be rotated without a restart.
     ///
-    /// To ZooKeeper a digest user with another password is another user, and nodes that are [`private`](Config::private) stay closed to
-    /// it. So give the credentials of before by [`auth`](Config::auth) meanwhile: a connection can have several, and what it creates is
-    /// open to each. The function may take as long as connecting may; what it fails with is [`Unavailable`](ErrorKind::Unavailable)
-    /// unless it is `Invalid` or `Denied`.
+    /// To ZooKeeper a digest user with another password is another user, and nodes that are
+    /// [`private`](Config::private) stay closed to it. Give the previous credentials by
+    /// [`auth`](Config::auth) meanwhile: a connection can have several, and the nodes that it
+    /// creates are open to each. The function may take as long as connecting may; its errors are
+    /// [`Unavailable`](ErrorKind::Unavailable) unless they are `Invalid` or `Denied`.
     #[must_use]
     pub fn credentials<F>(mut self, function: impl Fn() -> F + Send + Sync + 'static) -> Config
     where
@@ -154,47 +162,56 @@ impl Config {
         self
     }
 
-    /// What connects, as the credentials are now.
+    /// The connector with the credentials as they are now.
     pub(crate) async fn authenticated(&self) -> Result<Connector> {
         let connector = self.connector.clone();
         #[cfg(feature = "sasl")]
         let connector = self.with_sasl(connector).await?;
-        let Some(credentials) = &self.credentials else { return Ok(connector) };
+        let Some(credentials) = &self.credentials else {
+            return Ok(connector);
+        };
         let (user, password) = credentials.ask().await?;
         Ok(connector.with_auth("digest", format!("{user}:{password}").as_bytes()))
     }
 
-    /// The node under which locks live: an absolute path such as `/prod/locks`, neither `/` nor below `/zookeeper`. It is created if
-    /// it is not there; and so are the nodes above it, each with the access rights of the node above it.
+    /// The node under which locks live: an absolute path such as `/prod/locks`, neither `/` nor
+    /// below `/zookeeper`. It is created if it is not there, and so are the nodes above it, each
+    /// with the access rights of the node above it.
     #[must_use]
     pub fn root(mut self, path: &str) -> Config {
         path.clone_into(&mut self.root);
         self
     }
 
-    /// How long a request may take before its outcome is unknown. A call, which may need several requests and a new connection,
-    /// takes at most twice as long.
+    /// The time that a request may take before its outcome is unknown. A call, which may need
+    /// several requests and a new connection, takes at most twice as long.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Config {
         self.timeout = timeout;
         self
     }
 
-    /// The same with a port for each server, or what was configured wrongly.
+    /// Returns the configuration with a port for each server, or fails if a setting is wrong.
     pub(crate) fn checked(mut self) -> Result<Config> {
         let hosts = self.servers.split(',').map(|host| self.host(host));
         self.servers = hosts.collect::<Result<Vec<_>>>()?.join(",");
         self.check_connector()?;
         self.check_acls()?;
-        let good = |part: &str| !matches!(part, "" | "." | "..") && !part.contains(char::is_control);
+        let good =
+            |part: &str| !matches!(part, "" | "." | "..") && !part.contains(char::is_control);
         let parts: Vec<&str> = self.root.split('/').collect();
         match parts[..] {
-            ["", first, ..] if first != "zookeeper" && parts[1..].iter().all(|part| good(part)) => Ok(self),
-            _ => Err(Error::new(ErrorKind::Invalid, format!("{:?} is no absolute path for locks", self.root))),
+            ["", first, ..] if first != "zookeeper" && parts[1..].iter().all(|part| good(part)) => {
+                Ok(self)
+            }
+            _ => Err(Error::new(
+                ErrorKind::Invalid,
+                format!("{:?} is no absolute path for locks", self.root),
+            )),
         }
     }
 
-    /// Whether every connection is over TLS.
+    /// Returns whether every connection is over TLS.
     pub(crate) fn is_secure(&self) -> bool {
         #[cfg(feature = "tls")]
         if self.tls.is_some() {
@@ -212,10 +229,15 @@ impl Config {
         Ok(Host::parse(server, DEFAULT_PORT)?.to_string())
     }
 
-    /// These servers, as the client crate connects to them: by TLS if that is configured, and by nothing else then.
+    /// These servers, as the client crate connects to them: over TLS if that is configured, and
+    /// only over TLS then.
     pub(crate) fn at(&self, servers: &str) -> String {
         if self.is_secure() {
-            return servers.split(',').map(|server| format!("{SECURE}{server}")).collect::<Vec<_>>().join(",");
+            return servers
+                .split(',')
+                .map(|server| format!("{SECURE}{server}"))
+                .collect::<Vec<_>>()
+                .join(",");
         }
         servers.to_owned()
     }
@@ -228,11 +250,23 @@ impl Config {
     }
 }
 
+impl FromStr for Config {
+    type Err = Error;
+
+    /// Reads a URL, as [`from_url`](Config::from_url) does.
+    fn from_str(url: &str) -> Result<Config> {
+        Config::from_url(url)
+    }
+}
+
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A URL that was given as the servers, and is not checked yet, shows no credentials either.
+        // A URL that was given as the servers and is not checked yet shows no credentials either.
         let servers = self.servers.rsplit('@').next().unwrap_or_default();
-        f.debug_struct("Config").field("servers", &servers).field("root", &self.root).finish_non_exhaustive()
+        f.debug_struct("Config")
+            .field("servers", &servers)
+            .field("root", &self.root)
+            .finish_non_exhaustive()
     }
 }
 
@@ -250,9 +284,13 @@ mod tests {
 
     #[test]
     fn reads_what_the_url_says() {
-        let config = Config::from_url("zookeeper://a,b.c:1,[::1]:7/prod/lo%20cks?timeout=250").unwrap();
+        let config =
+            Config::from_url("zookeeper://a,b.c:1,[::1]:7/prod/lo%20cks?timeout=250").unwrap();
         assert_eq!(config.servers, "a:2181,b.c:1,[::1]:7");
-        assert_eq!((&*config.root, config.timeout.as_millis()), ("/prod/lo cks", 250));
+        assert_eq!(
+            (&*config.root, config.timeout.as_millis()),
+            ("/prod/lo cks", 250)
+        );
         assert_eq!(config.acls, *Acls::anyone_all());
         for bare in ["zookeeper://a", "zookeeper://a/", "zookeeper://[::1]/"] {
             assert_eq!(Config::from_url(bare).unwrap().root, "/leasehold");
@@ -289,7 +327,11 @@ mod tests {
             let config = Config::new("a").tls(Tls::new()).checked().unwrap();
             assert_eq!(config.at("b:1"), "tcp+tls://b:1");
             for (bad, kind, part) in [
-                ("zookeepers://a?server_name=b", ErrorKind::Unsupported, "server_name"),
+                (
+                    "zookeepers://a?server_name=b",
+                    ErrorKind::Unsupported,
+                    "server_name",
+                ),
                 ("zookeepers://a..b", ErrorKind::Invalid, "a..b"),
                 ("zookeepers://a?cert=/a.pem", ErrorKind::Invalid, "key"),
             ] {
@@ -300,43 +342,77 @@ mod tests {
         #[cfg(not(feature = "tls"))]
         {
             let e = read("zookeepers://us:s3cret@a").unwrap_err();
-            assert!(e.kind() == ErrorKind::Unsupported && e.to_string().contains("\"tls\""), "{e}");
+            assert!(
+                e.kind() == ErrorKind::Unsupported && e.to_string().contains("\"tls\""),
+                "{e}"
+            );
         }
         assert_eq!(read("zookeeper://a").unwrap(), "a:2181");
         for tls in ["tcp+tls://a:2281", "a:2181,tcp+tls://b", "tcp://a"] {
-            assert_eq!(Config::new(tls).checked().unwrap_err().kind(), ErrorKind::Invalid, "{tls}");
+            assert_eq!(
+                Config::new(tls).checked().unwrap_err().kind(),
+                ErrorKind::Invalid,
+                "{tls}"
+            );
         }
-        assert_eq!(Config::new("a,[::1]:7").checked().unwrap().servers, "a:2181,[::1]:7");
+        assert_eq!(
+            Config::new("a,[::1]:7").checked().unwrap().servers,
+            "a:2181,[::1]:7"
+        );
     }
 
     #[test]
     fn a_root_is_an_absolute_path() {
         for bad in ["", "/", "a", "a/b", "/a/", "/a/../b", "/a\u{1}"] {
-            assert!(Config::new("a").root(bad).checked().unwrap_err().to_string().contains("path"), "{bad:?}");
+            assert!(
+                Config::new("a")
+                    .root(bad)
+                    .checked()
+                    .unwrap_err()
+                    .to_string()
+                    .contains("path"),
+                "{bad:?}"
+            );
         }
-        assert_eq!(Config::new("a").root("/zookeeper2").checked().unwrap().root, "/zookeeper2");
+        assert_eq!(
+            Config::new("a").root("/zookeeper2").checked().unwrap().root,
+            "/zookeeper2"
+        );
     }
 
     #[test]
     fn credentials_are_never_shown() {
         let shown = format!("{:?}", Config::new("me:s3cret@a,b"));
-        assert!(shown.contains("a,b") && shown.contains("/leasehold") && !shown.contains("s3cret"), "{shown}");
+        assert!(
+            shown.contains("a,b") && shown.contains("/leasehold") && !shown.contains("s3cret"),
+            "{shown}"
+        );
         let config = Config::from_url("zookeeper://us%3Aer:s3cret@a/b").unwrap();
         assert_eq!(config.acls, *Acls::creator_all());
         assert!(!format!("{config:?} {:?}", config.connector).contains("s3cret"));
-        for url in ["zookeeper://user:s3cret@:1", "zookeeper://user:s3cret@a?x=1", "zookeeper://user:s3cret@a/b//c"] {
+        for url in [
+            "zookeeper://user:s3cret@:1",
+            "zookeeper://user:s3cret@a?x=1",
+            "zookeeper://user:s3cret@a/b//c",
+        ] {
             assert!(!refused(url).contains("s3cret"), "{url}");
         }
     }
 
     #[test]
     fn whatever_a_url_says_it_is_read_or_refused_and_no_secret_is_shown() {
-        fuzz_urls(include_str!("../corpus/urls"), |url| match Config::from_url(url) {
-            Ok(config) => format!("{config:?}"),
-            Err(e) => {
-                assert!(matches!(e.kind(), ErrorKind::Invalid | ErrorKind::Unsupported), "{e}");
-                format!("{e} {e:?}")
-            }
-        });
+        fuzz_urls(
+            include_str!("../corpus/urls"),
+            |url| match Config::from_url(url) {
+                Ok(config) => format!("{config:?}"),
+                Err(e) => {
+                    assert!(
+                        matches!(e.kind(), ErrorKind::Invalid | ErrorKind::Unsupported),
+                        "{e}"
+                    );
+                    format!("{e} {e:?}")
+                }
+            },
+        );
     }
 }

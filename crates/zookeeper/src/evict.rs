@@ -1,7 +1,7 @@
-//! Ending a hold from outside: `evict`.
+//! `evict`: ends a hold from outside.
 
 use futures_util::future::join;
-use leasehold_core::seam::{Mode, holding, place_of_token, token_of_place};
+use leasehold_core::backend::{Mode, holding, place_of_token, token_of_place};
 use leasehold_core::{FencingToken, Name};
 
 use crate::claim::table::Session;
@@ -10,7 +10,7 @@ use crate::error::Answer;
 use crate::inspect::read_queue;
 use crate::names;
 
-/// See [`Backend::evict`](leasehold_core::seam::Backend::evict). The entry's session is notified by the one watch that it has.
+/// See [`Backend::evict`](leasehold_core::backend::Backend::evict). The entry's session is notified by the one watch that it has.
 pub(crate) async fn evict(session: &Session, name: &Name, token: FencingToken) -> Answer<bool> {
     let parent = names::node(&session.config.root, name);
     let queue = read_queue(session, &parent).await?;
@@ -21,8 +21,13 @@ pub(crate) async fn evict(session: &Session, name: &Name, token: FencingToken) -
     let Some((_, child, stat)) = holders.find(|(holder, ..)| holder.token == Some(first)) else {
         return Ok(false);
     };
-    let (client, path) = (session.connected().await?, format!("{parent}/{}", child.node));
+    let client = session.connected().await?;
+    let path = format!("{parent}/{}", child.node);
     // Another tool's session cannot be notified.
-    let (deleted, _notified) = join(client.delete(&path, None), session.notify(stat.ephemeral_owner)).await;
+    let (deleted, _notified) = join(
+        client.delete(&path, None),
+        session.notify(stat.ephemeral_owner),
+    )
+    .await;
     Ok(found(deleted)?.is_some())
 }

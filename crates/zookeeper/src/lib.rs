@@ -1,34 +1,42 @@
-//! The ZooKeeper store of Leasehold: Curator's lock recipe, on sessions whose liveness is verified by writes.
+//! The ZooKeeper store of Leasehold: Curator's lock recipe, on sessions whose liveness is verified
+//! by writes.
 //!
 //! # Layout
 //!
-//! Under the root node (the URL's path, or `/leasehold`) each lock is a container node, named as the lock with `/`, `%`, control
-//! characters, everything outside ASCII and a leading dot percent-encoded. Its queue are the container's ephemeral sequential
-//! children, in the order of their numbers: `_c_<uuid>-lock-<number>` for an exclusive entry (a lock, or the write side of a
-//! read-write lock), `_c_<uuid>-shared-lock-<number>` for a reader, `_c_<uuid>-1of3-lock-<number>` for one of three permits. A
-//! downgrade is written into the node. The first entry is created together with its container, and removes it if it is still the only
-//! one. Else ZooKeeper removes the container by itself, about a minute after its last use.
+//! Under the root node (the URL's path, or `/leasehold`) each lock is a container node. Its name is
+//! that of the lock, with `/`, `%`, control characters, everything outside ASCII and a leading dot
+//! percent-encoded. The queue of the lock is the container's ephemeral sequential children, in the
+//! order of their numbers: `_c_<uuid>-lock-<number>` for an exclusive entry (a lock, or the write
+//! side of a read-write lock), `_c_<uuid>-shared-lock-<number>` for a reader,
+//! `_c_<uuid>-1of3-lock-<number>` for one of three permits. A downgrade is written into the node.
+//! The first entry is created together with its container, and removes it if it is still the only
+//! one. Otherwise ZooKeeper removes the container by itself, about a minute after its last use.
 //!
 //! # With other tools
 //!
-//! Curator's `InterProcessMutex` on the same path (`/leasehold/orders%2F42` for the lock `orders/42`) is in the same queue, and
-//! so is kazoo's `Lock` with `extra_lock_patterns=["-lock-"]`: they wait for all entries of ours, whatever the mode, and ours wait
-//! for theirs. **Either of the two, never both**: they do not see each other. Both compare the numbers as they are written, so for
-//! them this ends when ZooKeeper has counted 2³¹ − 1 entries of one lock, and gives all later ones the same number; ours then use
-//! the order of the transactions that created them.
+//! Curator's `InterProcessMutex` on the same path (`/leasehold/orders%2F42` for the lock
+//! `orders/42`) is in the same queue, and so is kazoo's `Lock` with
+//! `extra_lock_patterns=["-lock-"]`: they wait for all entries of this library, whatever the mode,
+//! and its entries wait for theirs. **Either of the two, never both**: they do not see each other.
+//! Both compare the numbers as they are written. For them this ends when ZooKeeper has counted 2³¹
+//! − 1 entries of one lock, and gives all later ones the same number; this library then uses the
+//! order of the transactions that created the entries.
 //!
-//! kazoo's `ReadLock` and `WriteLock`, with the same pattern, are kept out by all entries of ours. Ours are kept out by its write
-//! locks, and its read locks share with our readers. Curator's `InterProcessReadWriteLock` reads only nodes that are named as its
-//! own are: **it does not see ours**. No name is a lock to it and to `InterProcessMutex` alike: each takes what follows its own
-//! word for the number.
+//! kazoo's `ReadLock` and `WriteLock`, with the same pattern, are kept out by all entries of this
+//! library. Its entries are kept out by kazoo's write locks, and its readers share with kazoo's
+//! read locks. Curator's `InterProcessReadWriteLock` reads only nodes that are named as its own
+//! are: **it does not see the entries of this library**. No name can be a lock to it and to
+//! `InterProcessMutex` alike: each takes the text after its own word for the number.
 //!
 //! # The recipe
 //!
-//! Burrows' sequencer and Hunt et al., *ZooKeeper: wait-free coordination for internet-scale systems* (USENIX ATC 2010), 2.4: an
-//! entry holds if none before it conflicts with it. Every other entry watches what must end first: the nearest that conflicts,
-//! or, for permits, as many of the nearest as there are permits. A lock that is free costs two requests (create, delete), one that
-//! is waited for three more (list, watch, and list again), and a release wakes one waiter. An entry that waits behind one of the same
-//! session needs no watch; one that waits for long reads what it waits for, and writes nothing.
+//! Burrows' sequencer and Hunt et al., *ZooKeeper: wait-free coordination for internet-scale
+//! systems* (USENIX ATC 2010), 2.4: an entry holds if no entry before it conflicts with it. Every
+//! other entry watches the entries that must end first: the nearest that conflicts, or, for
+//! permits, as many of the nearest as there are permits. A lock that is free costs two requests
+//! (create, delete), one that is waited for three more (list, watch, and list again), and a release
+//! wakes one waiter. An entry that waits for long reads the entries that it waits for, and writes
+//! nothing.
 
 mod claim;
 mod client;
@@ -46,7 +54,10 @@ mod renew;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait};
+use leasehold_core::backend::{
+    Backend, Claim, Claimed, LeaseRef, Notifier, Place, Raises, Renewal, Subscription, TokenFloor,
+    async_trait,
+};
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
 
 use crate::claim::table::Claims;
@@ -58,36 +69,41 @@ pub use leasehold_tls::Tls;
 #[doc(no_inline)]
 pub use zookeeper_client;
 
-/// A client of ZooKeeper. Clones are the same client. When the last one is dropped, its sessions are closed, and all that was held
-/// through them is free.
+/// A client of ZooKeeper. Clones are the same client. When the last one is dropped, its sessions
+/// are closed, and all locks that were held through them are free.
 ///
-/// Locks with the same TTL share one session, so they also share its end. Beyond eight TTLs in use, further ones are rounded up to
-/// a power of two, in seconds, and share: a server takes 60 connections of a host as it is shipped (`maxClientCnxns`). The server
-/// decides how long a session lives without being heard of: between two and twenty of its ticks (4 s and 40 s as it is shipped),
-/// whatever the TTL is. Leases are then as long as the session.
+/// Locks with the same TTL share one session, so they also share its end. Beyond eight TTLs in use,
+/// further ones are rounded up to a power of two, in seconds, and share: a server takes 60
+/// connections of a host by default (`maxClientCnxns`). The server decides how long a session lives
+/// without being heard of: between two and twenty of its ticks (4 s and 40 s by default), whatever
+/// the TTL is. Leases are then as long as the session.
 #[derive(Clone, Debug)]
 pub struct ZooKeeper {
     sessions: Arc<Sessions<Claims>>,
 }
 
 impl ZooKeeper {
-    /// Connects to `zookeeper://[user:password@]host[:port][,host[:port]…][/path][?timeout=milliseconds]`, or over TLS to
-    /// `zookeepers://…`: see [`Config::from_url`].
+    /// Connects to
+    /// `zookeeper://[user:password@]host[:port][,host[:port]…][/path][?timeout=milliseconds]`, or
+    /// over TLS to `zookeepers://…`: see [`Config::from_url`].
     ///
     /// # Errors
-    /// [`Invalid`](leasehold_core::ErrorKind::Invalid) for the URL, [`Unavailable`](leasehold_core::ErrorKind::Unavailable) within
-    /// three seconds if no server can be reached, [`Unsupported`](leasehold_core::ErrorKind::Unsupported) before ZooKeeper 3.6,
-    /// [`Denied`](leasehold_core::ErrorKind::Denied) if it refuses. ZooKeeper does not check a *digest* password: a wrong one fails
-    /// at the first use of a node that was created with another one. Over TLS, at most a time-out later, `Invalid` also for a file that
-    /// is missing or wrong, and `Denied` if a server's certificate is refused, or ours.
+    /// [`Invalid`](leasehold_core::ErrorKind::Invalid) for the URL,
+    /// [`Unavailable`](leasehold_core::ErrorKind::Unavailable) within three seconds if no server
+    /// can be reached, [`Unsupported`](leasehold_core::ErrorKind::Unsupported) before ZooKeeper
+    /// 3.6, [`Denied`](leasehold_core::ErrorKind::Denied) if it refuses. ZooKeeper does not check a
+    /// *digest* password: a wrong one fails at the first use of a node that was created with
+    /// another one. Over TLS, at most a time-out later, `Invalid` also for a file that is missing
+    /// or wrong, and `Denied` if a server's certificate or this client's is refused.
     pub async fn connect(url: &str) -> Result<ZooKeeper> {
         ZooKeeper::with_config(Config::from_url(url)?).await
     }
 
     /// Connects as the configuration says. The errors are those of [`connect`](ZooKeeper::connect).
     ///
-    /// No ready client can take the place of the configuration: one client of ZooKeeper is one session with one timeout, and this store
-    /// needs a session for each TTL. Its connector can: see [`with_connector`](ZooKeeper::with_connector).
+    /// A ready client cannot take the place of the configuration: one client of ZooKeeper is one
+    /// session with one timeout, and this store needs a session for each TTL. A connector can: see
+    /// [`with_connector`](ZooKeeper::with_connector).
     pub async fn with_config(config: Config) -> Result<ZooKeeper> {
         let sessions = Arc::new(Sessions::new(config.checked()?));
         sessions.connect().await?;
@@ -124,16 +140,30 @@ impl ZooKeeper {
     /// ```
     ///
     /// [`zookeeper_client`] is that crate in the version that this store uses; a connector of another version of it does not fit.
-    pub async fn with_connector(servers: &str, connector: zookeeper_client::Connector) -> Result<ZooKeeper> {
+    pub async fn with_connector(
+        servers: &str,
+        connector: zookeeper_client::Connector,
+    ) -> Result<ZooKeeper> {
         ZooKeeper::with_config(Config::with_connector(servers, connector)).await
+    }
+
+    /// Executes a verb. If no server can be used, its error says why.
+    async fn explained<R>(&self, verb: impl Future<Output = Result<R>>) -> Result<R> {
+        match verb.await {
+            Err(e) => Err(self.sessions.explained(e).await),
+            done => done,
+        }
     }
 }
 
 #[async_trait]
 impl Backend for ZooKeeper {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        let session = self.sessions.with_ttl(claim.ttl).await?;
-        claim::claim(&session, claim).await
+        self.explained(async {
+            let session = self.sessions.with_ttl(claim.ttl).await?;
+            claim::claim(&session, claim).await
+        })
+        .await
     }
 
     async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
@@ -145,40 +175,42 @@ impl Backend for ZooKeeper {
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
-        match self.sessions.live(claim.ttl) {
-            Some(session) => {
-                let released = session.limited(release::release(&session, claim.id)).await;
-                released.map_err(|e| session.config.writing(e))
-            }
-            None => Ok(()), // its session has ended, and so has its entry
-        }
+        let Some(session) = self.sessions.live(claim.ttl) else {
+            return Ok(()); // its session has ended, and so has its entry
+        };
+        self.explained(async {
+            let released = session.limited(release::release(&session, claim.id)).await;
+            released.map_err(|e| session.config.writing(e))
+        })
+        .await
     }
 
     async fn inspect(&self, name: &Name) -> Result<LockQueue> {
-        let session = self.sessions.any().await?;
-        session.limited(inspect::inspect(&session, name)).await.map_err(|e| session.config.reading(e))
+        self.explained(async {
+            let session = self.sessions.any().await?;
+            let queue = session.limited(inspect::inspect(&session, name)).await;
+            queue.map_err(|e| session.config.reading(e))
+        })
+        .await
     }
 
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
-        let session = self.sessions.any().await?;
-        let listed = session.limited(inspect::list(&session, prefix, after, limit)).await;
-        listed.map_err(|e| session.config.reading(e))
+        self.explained(async {
+            let session = self.sessions.any().await?;
+            let listed = inspect::list(&session, prefix, after, limit);
+            let listed = session.limited(listed).await;
+            listed.map_err(|e| session.config.reading(e))
+        })
+        .await
     }
 
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        let session = self.sessions.any().await?;
-        session.limited(evict::evict(&session, name, token)).await.map_err(|e| session.config.writing(e))
-    }
-
-    async fn mark(&self) -> Result<FencingToken> {
-        let session = self.sessions.any().await?;
-        session.limited(fence::raise::mark(&session)).await.map_err(|e| session.config.reading(e))
-    }
-
-    async fn raise(&self, number: FencingToken) -> Result<()> {
-        RAISES.check(Some(number))?;
-        let session = self.sessions.any().await?;
-        session.limited(fence::raise::raise(&session, number)).await.map_err(|e| session.config.writing(e))
+        self.explained(async {
+            let session = self.sessions.any().await?;
+            let evicted = session.limited(evict::evict(&session, name, token)).await;
+            evicted.map_err(|e| session.config.writing(e))
+        })
+        .await
     }
 
     fn observe(&self, name: &Name) -> Subscription {
@@ -187,19 +219,22 @@ impl Backend for ZooKeeper {
 
     fn guarantees(&self) -> Guarantees {
         Guarantees::none("zookeeper")
-            .fencing(Fencing::WhileDataLives)
-            .fairness(Fairness::Strict)
-            .pushed_wake(true)
-            .ttl(Duration::from_millis(400), Duration::from_millis(1))
-            .recovery(Duration::from_secs(4))
-            .raises(RAISES)
-            .notes(
+            .with_fencing(Fencing::WhileDataLives)
+            .with_fairness(Fairness::Strict)
+            .with_pushed_wake(true)
+            .with_ttl(Duration::from_millis(400), Duration::from_millis(1))
+            .with_recovery(Duration::from_secs(4))
+            .with_notes(
                 "Leases are sessions: the server rounds a ttl to between 2 and 20 of its ticks (by default 4 s to 40 s), and \
                  frees a dead holder's lock up to two ticks after it. Beyond eight ttls in use, further ones are rounded up to \
                  a power of two, in seconds. Fast is fair. Curator's InterProcessMutex, and kazoo's \
                  locks told to look for \"-lock-\", on the same path stand in the same queue; Curator's \
                  InterProcessReadWriteLock does not see it.",
             )
+    }
+
+    fn token_floor(&self) -> Option<&dyn TokenFloor> {
+        Some(self)
     }
 
     fn notifier(&self) -> Option<&Notifier> {
@@ -209,5 +244,31 @@ impl Backend for ZooKeeper {
     async fn close(&self) -> Result<()> {
         self.sessions.close().await;
         Ok(())
+    }
+}
+
+#[async_trait]
+impl TokenFloor for ZooKeeper {
+    fn raises(&self) -> Raises {
+        RAISES
+    }
+
+    async fn mark(&self) -> Result<FencingToken> {
+        self.explained(async {
+            let session = self.sessions.any().await?;
+            let mark = session.limited(fence::raise::mark(&session)).await;
+            mark.map_err(|e| session.config.reading(e))
+        })
+        .await
+    }
+
+    async fn raise(&self, number: FencingToken) -> Result<()> {
+        RAISES.check(Some(number))?;
+        self.explained(async {
+            let session = self.sessions.any().await?;
+            let raised = session.limited(fence::raise::raise(&session, number)).await;
+            raised.map_err(|e| session.config.writing(e))
+        })
+        .await
     }
 }

@@ -1,7 +1,7 @@
 //! Names of nodes: a lock's node, the entries below it, and the sessions' own nodes.
 
 use leasehold_core::Name;
-use leasehold_core::seam::Mode;
+use leasehold_core::backend::Mode;
 use leasehold_core::support::{escape, unescape};
 
 /// The parent of the sessions' own nodes. Keep-alives are writes to it. No lock's node has this name.
@@ -9,7 +9,7 @@ pub(crate) fn sessions(root: &str) -> String {
     format!("{root}/.leasehold")
 }
 
-/// The node that says how far tokens are raised.
+/// The node with the raises of tokens.
 pub(crate) fn base(root: &str) -> String {
     format!("{}/base", sessions(root))
 }
@@ -24,9 +24,11 @@ pub(crate) fn node(root: &str, name: &Name) -> String {
     format!("{root}/{}", encode(name.as_str()))
 }
 
-/// Whether this is the path of an entry of this lock.
+/// Returns whether this is the path of an entry of this lock.
 pub(crate) fn is_of(entry: &str, name: &Name) -> bool {
-    let parent = entry.rsplit_once('/').and_then(|(parent, _)| parent.rsplit('/').next());
+    let parent = entry
+        .rsplit_once('/')
+        .and_then(|(parent, _)| parent.rsplit('/').next());
     parent == Some(&encode(name.as_str()))
 }
 
@@ -39,7 +41,7 @@ fn encode(name: &str) -> String {
     }
 }
 
-/// The name that [`encode`] made this node of; `None` if it made it of none.
+/// The name from which [`encode`] makes this node; `None` if there is none.
 pub(crate) fn decode(node: &str) -> Option<Name> {
     let name = match node.strip_prefix("%2E") {
         Some(rest) => format!(".{}", unescape(rest, special)?),
@@ -52,8 +54,8 @@ fn special(c: char) -> bool {
     c == '/' || c.is_control() || !c.is_ascii()
 }
 
-/// The part of an entry's name between its random beginning and its sequence number. It ends as in Curator's and kazoo's mutexes
-/// in every mode, so that those wait for all.
+/// The part of an entry's name between its random start and its sequence number. It ends as in
+/// Curator's and kazoo's mutexes in every mode, so that those wait for all entries.
 pub(crate) fn ending(mode: Mode) -> String {
     match mode {
         Mode::Exclusive => "lock-".to_owned(),
@@ -64,11 +66,17 @@ pub(crate) fn ending(mode: Mode) -> String {
 
 /// The mode of the entry of this name. Other tools' read locks are shared; every other entry is exclusive.
 pub(crate) fn mode(node: &str) -> Mode {
-    let kind = node.rsplit_once("-lock-").and_then(|(head, _)| head.rsplit('-').next());
-    let permits = |(n, of): (&str, &str)| Mode::from_parts("permits", n.parse().ok()?, of.parse().ok()?);
+    let kind = node
+        .rsplit_once("-lock-")
+        .and_then(|(head, _)| head.rsplit('-').next());
+    let permits =
+        |(n, of): (&str, &str)| Mode::from_parts("permits", n.parse().ok()?, of.parse().ok()?);
     match kind {
         Some("shared") => Mode::Shared,
-        Some(kind) => kind.split_once("of").and_then(permits).unwrap_or(Mode::Exclusive),
+        Some(kind) => kind
+            .split_once("of")
+            .and_then(permits)
+            .unwrap_or(Mode::Exclusive),
         None if node.contains("__READ__") || node.contains("__rlock__") => Mode::Shared,
         None => Mode::Exclusive,
     }
@@ -83,12 +91,28 @@ mod tests {
     #[test]
     fn names_come_back_and_never_meet() {
         let long = "\u{1F512}".repeat(128);
-        let names =
-            ["a", "a/b", "a%2Fb", "{a}", "\"a'", ".", "..", ".leasehold", "zookeeper", "a b", "é", "\u{7f}", &long];
+        let names = [
+            "a",
+            "a/b",
+            "a%2Fb",
+            "{a}",
+            "\"a'",
+            ".",
+            "..",
+            ".leasehold",
+            "zookeeper",
+            "a b",
+            "é",
+            "\u{7f}",
+            &long,
+        ];
         let mut nodes: Vec<String> = names.iter().map(|name| encode(name)).collect();
         for (name, node) in names.iter().zip(&nodes) {
             assert_eq!(decode(node).unwrap().as_str(), *name);
-            assert!(node.is_ascii() && !node.contains('/') && !node.starts_with('.'), "{node}");
+            assert!(
+                node.is_ascii() && !node.contains('/') && !node.starts_with('.'),
+                "{node}"
+            );
         }
         nodes.sort();
         nodes.dedup();
@@ -100,7 +124,12 @@ mod tests {
 
     #[test]
     fn an_entry_s_name_says_its_mode() {
-        for of in [Mode::Exclusive, Mode::Shared, Mode::Permits { n: 2, of: 3 }, Mode::Permits { n: 1, of: u32::MAX }] {
+        for of in [
+            Mode::Exclusive,
+            Mode::Shared,
+            Mode::Permits { n: 2, of: 3 },
+            Mode::Permits { n: 1, of: u32::MAX },
+        ] {
             assert_eq!(mode(&format!("{CURATOR}{}0000000007", ending(of))), of);
         }
         for shared in ["_c_x-__READ__0000000007", "0123__rlock__0000000007"] {
@@ -122,7 +151,14 @@ mod tests {
     #[test]
     fn no_lock_is_called_as_our_own_nodes_are() {
         let own = [sessions("/r"), base("/r"), notification("/r", 0x1f)];
-        assert_eq!(own, ["/r/.leasehold", "/r/.leasehold/base", "/r/.leasehold/000000000000001f-notify"]);
+        assert_eq!(
+            own,
+            [
+                "/r/.leasehold",
+                "/r/.leasehold/base",
+                "/r/.leasehold/000000000000001f-notify"
+            ]
+        );
         assert_ne!(node("/r", &Name::new(".leasehold")), own[0]);
     }
 }

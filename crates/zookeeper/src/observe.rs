@@ -1,8 +1,9 @@
-//! Subscription: a notification whenever the first holder of a name, or what its node says, may have changed.
+//! Subscriptions: a notification whenever the first holder of a name, or the data of its node, may
+//! have changed.
 
 use std::sync::Arc;
 
-use leasehold_core::seam::Subscription;
+use leasehold_core::backend::Subscription;
 use leasehold_core::{ErrorKind, Name, Result};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -15,18 +16,19 @@ use crate::entry::{by_number, queue};
 use crate::error::Answer;
 use crate::names;
 
-/// See [`Backend::observe`](leasehold_core::seam::Backend::observe).
+/// See [`Backend::observe`](leasehold_core::backend::Backend::observe).
 pub(crate) fn observe(sessions: &Arc<Sessions<Claims>>, name: &Name) -> Subscription {
     if Handle::try_current().is_err() {
         return Subscription::none();
     }
-    let (sessions, name) = (sessions.clone(), name.clone());
+    let sessions = sessions.clone();
+    let name = name.clone();
     let mut task = JoinSet::new();
     task.spawn(async move {
         loop {
             match watch(&sessions, &name).await {
                 Ok(watching) => {
-                    // For what changed before there was a watch.
+                    // This reports changes from before the watch.
                     sessions.notifier.holder_changed(&name);
                     watching.await;
                 }
@@ -38,21 +40,30 @@ pub(crate) fn observe(sessions: &Arc<Sessions<Claims>>, name: &Name) -> Subscrip
     Subscription::new(task)
 }
 
-async fn watch(sessions: &Sessions<Claims>, name: &Name) -> Result<impl Future<Output = ()> + use<>> {
+async fn watch(
+    sessions: &Sessions<Claims>,
+    name: &Name,
+) -> Result<impl Future<Output = ()> + use<>> {
     let session = sessions.any().await?;
     let watching = async {
         let client = session.connected().await?;
         Ok(client.watch(watch_head(&session, &client, name).await?))
     };
-    session.limited(watching).await.map_err(|e| session.config.reading(e))
+    session
+        .limited(watching)
+        .await
+        .map_err(|e| session.config.reading(e))
 }
 
-/// Watches the head of the queue, which holds: later entries change nothing. An empty queue is watched for its first entry, and a
-/// name that has no node for that node.
+/// Watches the head of the queue, which holds: later entries change nothing. An empty queue is
+/// watched for its first entry; if the name has no node, the creation of that node is watched.
 async fn watch_head(session: &Session, client: &Client, name: &Name) -> Answer<OneshotWatcher> {
     let parent = names::node(&session.config.root, name);
     if let Some(head) = queue(client, &parent).await?.first() {
-        return Ok(client.get_and_watch_data(&format!("{parent}/{}", head.node)).await?.2);
+        return Ok(client
+            .get_and_watch_data(&format!("{parent}/{}", head.node))
+            .await?
+            .2);
     }
     let (changed, watcher) = match found(client.list_and_watch_children(&parent).await)? {
         Some((children, watcher)) => (!by_number(&children).is_empty(), watcher),
@@ -61,5 +72,9 @@ async fn watch_head(session: &Session, client: &Client, name: &Name) -> Answer<O
             (stat.is_some(), watcher)
         }
     };
-    if changed { Err(ZkError::NoNode) } else { Ok(watcher) }
+    if changed {
+        Err(ZkError::NoNode)
+    } else {
+        Ok(watcher)
+    }
 }

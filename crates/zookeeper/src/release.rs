@@ -1,13 +1,13 @@
 //! Releasing a claim: `release`, and the removal of claims that are no longer wanted.
 
-use leasehold_core::seam::ClaimId;
+use leasehold_core::backend::ClaimId;
 
 use crate::claim::table::Session;
 use crate::client::Node;
 use crate::error::Answer;
 
-/// Removes what the claim has left. If that fails or is dropped, the session retries several times a lease: it outlives its
-/// claims, so an entry that was forgotten would block its queue.
+/// Removes the entries of the claim. If that fails or is dropped, the session retries several times
+/// a lease: it outlives its claims, so a forgotten entry would block its queue.
 pub(crate) async fn release(session: &Session, id: ClaimId) -> Answer<()> {
     let entries = {
         let mut claims = session.handler();
@@ -17,7 +17,7 @@ pub(crate) async fn release(session: &Session, id: ClaimId) -> Answer<()> {
     remove(session, id, entries).await
 }
 
-/// Removes what all abandoned claims have left, except what cannot be removed now.
+/// Removes the entries of all abandoned claims, except those that cannot be removed now.
 pub(crate) async fn remove_abandoned(session: &Session) -> Answer<()> {
     let abandoned = session.handler().abandoned.clone();
     for (id, entries) in abandoned {
@@ -26,22 +26,23 @@ pub(crate) async fn remove_abandoned(session: &Session) -> Answer<()> {
     Ok(())
 }
 
-/// Removes these entries of the claim. One that cannot be removed does not prevent the removal of the others.
+/// Removes these entries of the claim. An entry that cannot be removed does not prevent the removal
+/// of the others.
 async fn remove(session: &Session, id: ClaimId, entries: Vec<Node>) -> Answer<()> {
     let mut removed = Ok(());
     for entry in entries {
         let with_parent = match entry.remove(session).await {
             Ok(with_parent) => with_parent,
-            // With the session all its entries are removed. Whether it has ended the client crate does not know: it says so of a request
-            // that it has not sent, because it could not connect for long, and the session may live on.
+            // With the session all its entries are removed. The client crate does not know whether
+            // the session has ended: it reports that of a request that it has not sent because it
+            // could not connect for long, and the session may live on.
             Err(_) if session.has_ended() => false,
             Err(e) => {
                 removed = Err(e);
                 continue;
             }
         };
-        let next = session.handler().removed(id, &entry, with_parent);
-        next.into_iter().for_each(|id| session.notifier.claim_again(id));
+        session.handler().removed(id, &entry, with_parent);
     }
     removed
 }

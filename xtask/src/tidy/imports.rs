@@ -1,4 +1,5 @@
-//! What one module declares and names: its child modules, its `use` items, and every path outside of its tests.
+//! The names in one module: its child modules, its `use` items, and every path outside of its
+//! tests.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +13,19 @@ pub(super) type Segments = Vec<String>;
 pub(super) struct Module {
     /// Its child modules; `None`: in a file of its own.
     pub(super) children: BTreeMap<String, Option<Module>>,
-    /// What its `use` items bring into scope.
+    /// The names that its `use` items bring into scope.
     pub(super) names: BTreeMap<String, Segments>,
-    /// What its code and its private `use` items name. A re-export alone uses nothing.
+    /// The paths in its code and its private `use` items. A re-export alone uses nothing.
     pub(super) paths: Vec<Segments>,
 }
 
 impl Module {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut words = Vec::new();
-        flatten(text.parse().map_err(|error| format!("no Rust: {error}"))?, &mut words);
+        flatten(
+            text.parse().map_err(|error| format!("no Rust: {error}"))?,
+            &mut words,
+        );
         let mut module = Self::default();
         module.read(&words.iter().map(String::as_str).collect::<Vec<_>>());
         Ok(module)
@@ -33,7 +37,9 @@ impl Module {
             rest = match rest {
                 ["#", "[", "cfg", "(", "test", ")", "]", item @ ..] => after_item(item),
                 ["#", "!", attribute @ ..] | ["#", attribute @ ..] => after_group(attribute),
-                ["pub", "use", tree @ ..] | ["pub", "(", _, ")", "use", tree @ ..] => self.import(tree, &[], true),
+                ["pub", "use", tree @ ..] | ["pub", "(", _, ")", "use", tree @ ..] => {
+                    self.import(tree, &[], true)
+                }
                 // The lifetimes that a return type captures.
                 ["use", "<", after @ ..] => after,
                 ["use", tree @ ..] => self.import(tree, &[], false),
@@ -70,8 +76,13 @@ impl Module {
         rest
     }
 
-    /// Reads the tree of a `use` item below `prefix`, and says what comes after it.
-    fn import<'a>(&mut self, words: &'a [&'a str], prefix: &[String], public: bool) -> &'a [&'a str] {
+    /// Reads the tree of a `use` item below `prefix`, and returns the words after it.
+    fn import<'a>(
+        &mut self,
+        words: &'a [&'a str],
+        prefix: &[String],
+        public: bool,
+    ) -> &'a [&'a str] {
         let mut segments = prefix.to_vec();
         let mut rest = words;
         loop {
@@ -146,7 +157,7 @@ fn is_word(word: &str) -> bool {
     word.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// What comes after the bracket that opens here, and all that is in it.
+/// Returns the words after the group whose bracket opens here.
 fn after_group<'a>(words: &'a [&'a str]) -> &'a [&'a str] {
     let mut depth = 0_usize;
     for (at, word) in words.iter().enumerate() {
@@ -162,9 +173,10 @@ fn after_group<'a>(words: &'a [&'a str]) -> &'a [&'a str] {
     &[]
 }
 
-/// What comes after an item, which ends with its body or with a semicolon.
+/// Returns the words after an item, which ends with its body or with a semicolon.
 fn after_item<'a>(words: &'a [&'a str]) -> &'a [&'a str] {
-    let (mut rest, mut import) = (words, false);
+    let mut rest = words;
+    let mut import = false;
     loop {
         match rest {
             [";", after @ ..] => return after,
@@ -184,7 +196,10 @@ mod tests {
     use super::*;
 
     fn joined(all: &[Segments]) -> Vec<String> {
-        all.iter().filter(|path| path.len() > 1).map(|path| path.join("::")).collect()
+        all.iter()
+            .filter(|path| path.len() > 1)
+            .map(|path| path.join("::"))
+            .collect()
     }
 
     #[test]
@@ -192,8 +207,20 @@ mod tests {
         let text = "//! crate::not::this\nuse crate::a::{self, b::C as D, e};\npub use f::G;\nmod h;\n\
                     fn i<T>(_: &'static str) -> impl j::K + use<T> { crate::l::m(\"crate::n\"); x.crate_::<T>() }";
         let module = Module::parse(text).unwrap();
-        assert_eq!(joined(&module.paths), ["crate::a", "crate::a::b::C", "crate::a::e", "j::K", "crate::l::m"]);
-        assert_eq!(module.names.keys().collect::<Vec<_>>(), ["D", "G", "a", "e"]);
+        assert_eq!(
+            joined(&module.paths),
+            [
+                "crate::a",
+                "crate::a::b::C",
+                "crate::a::e",
+                "j::K",
+                "crate::l::m"
+            ]
+        );
+        assert_eq!(
+            module.names.keys().collect::<Vec<_>>(),
+            ["D", "G", "a", "e"]
+        );
         assert!(module.children["h"].is_none());
     }
 
@@ -204,6 +231,9 @@ mod tests {
         let module = Module::parse(text).unwrap();
         assert!(module.paths.is_empty() && module.names.is_empty());
         assert_eq!(module.children.keys().collect::<Vec<_>>(), ["f"]);
-        assert_eq!(joined(&module.children["f"].as_ref().unwrap().paths), ["crate::g"]);
+        assert_eq!(
+            joined(&module.children["f"].as_ref().unwrap().paths),
+            ["crate::g"]
+        );
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use leasehold::seam::Moment;
+use leasehold::backend::Moment;
 use leasehold::{Error, ErrorKind, Guard, Loss, Store};
 use leasehold_chaos::{Mode, Policy, Recorder, What};
 use serde::{Deserialize, Serialize};
@@ -58,7 +58,10 @@ pub(crate) fn main(plan: Plan) {
         }
         std::process::exit(3);
     });
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     LocalSet::new().block_on(&runtime, run(plan, draining));
 }
 
@@ -74,9 +77,18 @@ async fn run(plan: Plan, draining: watch::Receiver<bool>) {
         tokio::time::sleep(Duration::from_millis(100)).await;
     };
     let random = RefCell::new(fastrand::Rng::with_seed(plan.seed));
-    let client = Rc::new(Client { plan, store, record, random, ops: Cell::new(0), draining });
+    let client = Rc::new(Client {
+        plan,
+        store,
+        record,
+        random,
+        ops: Cell::new(0),
+        draining,
+    });
     tokio::task::spawn_local(note_stalls(client.clone()));
-    let tasks: Vec<_> = (0..TASKS).map(|_| tokio::task::spawn_local(work(client.clone()))).collect();
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|_| tokio::task::spawn_local(work(client.clone())))
+        .collect();
     for task in tasks {
         task.await.unwrap();
     }
@@ -93,7 +105,11 @@ async fn work(client: Rc<Client>) {
             client.hold(op, &guard, &mut resource).await;
             client.end(op, guard).await;
         }
-        let pause = if client.one_in(3) { client.plan.kind.ttl() / 4 } else { Duration::from_millis(20) };
+        let pause = if client.one_in(3) {
+            client.plan.kind.ttl() / 4
+        } else {
+            Duration::from_millis(20)
+        };
         tokio::time::sleep(client.up_to(pause)).await;
     }
 }
@@ -126,11 +142,25 @@ impl Client {
         let ttl = self.plan.kind.ttl();
         let tries = self.one_in(6);
         let limit = (!tries && self.one_in(4)).then(|| self.up_to(3 * ttl));
-        let patience = if self.one_in(8) { self.up_to(ttl) } else { Duration::from_secs(600) };
+        let patience = if self.one_in(8) {
+            self.up_to(ttl)
+        } else {
+            Duration::from_secs(600)
+        };
         let (begin, lock) = (now(), self.plan.lock.clone());
         let policy = if tries { Policy::Try } else { Policy::Fair };
         let deadline = limit.map(|limit| begin + nanos(limit));
-        self.at(begin, What::Invoke { op, lock, mode: Mode::Exclusive, policy, deadline, owner: None });
+        self.at(
+            begin,
+            What::Invoke {
+                op,
+                lock,
+                mode: Mode::Exclusive,
+                policy,
+                deadline,
+                owner: None,
+            },
+        );
         let lock = self.store.lock(&self.plan.lock).label(format!("op-{op}"));
         let asked = async {
             match limit {
@@ -146,7 +176,11 @@ impl Client {
                 let what = if left == 0 {
                     What::Info { op }
                 } else {
-                    What::Ok { op, tok: guard.fencing_token().get(), valid: t + left }
+                    What::Ok {
+                        op,
+                        tok: guard.fencing_token().get(),
+                        valid: t + left,
+                    }
                 };
                 self.at(t, what);
                 (left > 0).then_some(guard)
@@ -175,12 +209,22 @@ impl Client {
         let ttl = self.plan.kind.ttl();
         let until = now() + nanos(self.up_to(if self.one_in(12) { 2 * ttl } else { ttl / 10 }));
         let tok = guard.fencing_token().get();
-        let ask = |value| Ask { op, lock: self.plan.lock.clone(), tok, value };
+        let ask = |value| Ask {
+            op,
+            lock: self.plan.lock.clone(),
+            tok,
+            value,
+        };
         while self.says_valid(op, guard) {
-            let Some(value) = resource.ask(&ask(None)).await else { return };
+            let Some(value) = resource.ask(&ask(None)).await else {
+                return;
+            };
             tokio::time::sleep(self.up_to(ttl / 40)).await;
             // It does not look again: only the token protects what it writes.
-            if resource.ask(&ask(Some(value + 1))).await.is_none() || now() >= until || *self.draining.borrow() {
+            if resource.ask(&ask(Some(value + 1))).await.is_none()
+                || now() >= until
+                || *self.draining.borrow()
+            {
                 return;
             }
         }
@@ -189,7 +233,13 @@ impl Client {
     fn says_valid(&self, op: u64, guard: &Guard) -> bool {
         let (t, left) = (now(), nanos(guard.remaining()));
         if left > 0 {
-            self.at(t, What::Use { op, valid: t + left });
+            self.at(
+                t,
+                What::Use {
+                    op,
+                    valid: t + left,
+                },
+            );
         }
         left > 0
     }
@@ -220,7 +270,11 @@ fn unexpected(doing: &str, error: &Error) {
 async fn watch_loss(client: Rc<Client>, op: u64, lost: leasehold::Lost) {
     let loss = lost.await;
     if loss != Loss::Released {
-        client.now(What::Lost { op, why: format!("{loss:?}"), aside: false });
+        client.now(What::Lost {
+            op,
+            why: format!("{loss:?}"),
+            aside: false,
+        });
     }
 }
 
@@ -233,7 +287,10 @@ async fn note_stalls(client: Rc<Client>) {
         let before = std::mem::replace(&mut last, now());
         let stalled = (last - before).saturating_sub(nanos(tick));
         if stalled > nanos(tick) {
-            client.now(What::Stall { ns: stalled, aside: false });
+            client.now(What::Stall {
+                ns: stalled,
+                aside: false,
+            });
         }
     }
 }

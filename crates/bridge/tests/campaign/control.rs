@@ -48,7 +48,11 @@ pub(crate) async fn one_beside_three(plan: &Plan, folder: &Path) -> Result<(), S
 }
 
 /// Before the seal, a name that stage 1 had and no bridge took: its tokens fall, where those of new are behind.
-pub(crate) async fn without_a_seal(kind: Kind, urls: &[String; 2], folder: &Path) -> Result<(), String> {
+pub(crate) async fn without_a_seal(
+    kind: Kind,
+    urls: &[String; 2],
+    folder: &Path,
+) -> Result<(), String> {
     let folder = folder.join("no-seal");
     fs::create_dir_all(&folder).unwrap();
     let record = begin(kind, &folder);
@@ -68,7 +72,16 @@ pub(crate) async fn without_a_seal(kind: Kind, urls: &[String; 2], folder: &Path
 
 fn begin(kind: Kind, folder: &Path) -> Recorder {
     let record = Recorder::new(folder, 0).unwrap();
-    record.write(now(), What::Begin { store: kind.name().into(), seed: 0, limits: kind.limits() }).unwrap();
+    record
+        .write(
+            now(),
+            What::Begin {
+                store: kind.name().into(),
+                seed: 0,
+                limits: kind.limits(),
+            },
+        )
+        .unwrap();
     record
 }
 

@@ -32,7 +32,12 @@ impl Slot {
         plan.p = LIVES * (nth + 1);
         plan.seed = plan.seed.wrapping_mul(31).wrapping_add(LIVES * nth);
         let process = tokio::sync::Mutex::new(spawn(&plan));
-        Slot { plan: RefCell::new(plan), process, proxies, kills: Default::default() }
+        Slot {
+            plan: RefCell::new(plan),
+            process,
+            proxies,
+            kills: Default::default(),
+        }
     }
 
     pub(crate) fn stage(&self) -> Stage {
@@ -40,7 +45,12 @@ impl Slot {
     }
 
     pub(crate) async fn signal(&self, signal: Signal) {
-        let pid = self.process.lock().await.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        let pid = self
+            .process
+            .lock()
+            .await
+            .id()
+            .and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
         // One that has ended is seen when it is waited for.
         let _ = pid.map(|pid| kill_process(pid, signal));
     }
@@ -49,7 +59,14 @@ impl Slot {
     pub(crate) async fn kill(&self, record: &Recorder) {
         let mut process = self.process.lock().await;
         // Before the signal: what it held ends here.
-        record.write(now(), What::Killed { target: self.plan.borrow().p }).unwrap();
+        record
+            .write(
+                now(),
+                What::Killed {
+                    target: self.plan.borrow().p,
+                },
+            )
+            .unwrap();
         process.kill().await.unwrap();
         let kills = &self.kills[self.stage() as usize];
         kills.set(kills.get() + 1);
@@ -96,6 +113,10 @@ fn spawn(plan: &Plan) -> Child {
     let log = File::create(plan.folder.join(format!("{:07}.log", plan.p))).unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["client", &serde_json::to_string(plan).unwrap()]);
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).kill_on_drop(true);
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .kill_on_drop(true);
     command.spawn().unwrap()
 }

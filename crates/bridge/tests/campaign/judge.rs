@@ -25,7 +25,10 @@ pub(crate) fn check(folder: &Path) -> Verdict {
     for event in History::in_folder(folder).unwrap() {
         let event = event.unwrap();
         if let What::Begin { store, .. } = &event.what {
-            ttl = Kind::ALL.into_iter().find(|kind| kind.name() == store).map_or(ttl, Kind::ttl);
+            ttl = Kind::ALL
+                .into_iter()
+                .find(|kind| kind.name() == store)
+                .map_or(ttl, Kind::ttl);
         }
         gaps.event(&event);
         checker.event(&event);
@@ -33,7 +36,11 @@ pub(crate) fn check(folder: &Path) -> Verdict {
     let report = checker.finish();
     for (nth, violation) in report.violations.iter().take(5).enumerate() {
         let events = History::in_folder(folder).unwrap().map(Result::unwrap);
-        std::fs::write(folder.join(format!("violation-{nth}.html")), timeline(violation, events)).unwrap();
+        std::fs::write(
+            folder.join(format!("violation-{nth}.html")),
+            timeline(violation, events),
+        )
+        .unwrap();
     }
     let gap = Duration::from_nanos(gaps.longest);
     let may_take = ttl + RECOVERY + SLACK;

@@ -8,7 +8,13 @@
 //! - `nemesis` is what breaks meanwhile; `judge` what came of it; `control` what must be caught, or the run shows nothing.
 //! - `client` is what the processes do, `resource` what the lock protects.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, clippy::print_stderr, reason = "a program of tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program of tests"
+)]
 
 mod client;
 mod control;
@@ -37,10 +43,17 @@ fn main() -> ExitCode {
         ["check", folder] => {
             let verdict = judge::check(Path::new(folder));
             println!("{}", verdict.text);
-            return if verdict.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+            return if verdict.passed {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            };
         }
         ["run", pair, kills, seed] => {
-            let kind = Kind::ALL.into_iter().find(|kind| kind.name() == pair).unwrap();
+            let kind = Kind::ALL
+                .into_iter()
+                .find(|kind| kind.name() == pair)
+                .unwrap();
             return match campaign(kind, kills.parse().unwrap(), seed.parse().unwrap()) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(_) => ExitCode::FAILURE,
@@ -61,14 +74,25 @@ fn main() -> ExitCode {
 }
 
 fn campaign(kind: Kind, kills: u64, seed: u64) -> Result<(), Failed> {
-    let folder = |n| PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("bridge-{}-{seed}-{n}", kind.name()));
+    let folder = |n| {
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("bridge-{}-{seed}-{n}", kind.name()))
+    };
     let folder = (1..).map(folder).find(|folder| !folder.exists()).unwrap();
     std::fs::create_dir_all(&folder).unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let troubles = runtime.block_on(moves::there_and_back(kind, kills, seed, &folder));
     let verdict = judge::check(&folder);
     let passed = verdict.passed && troubles.is_empty();
-    println!("{} seed {seed}: {} {}", kind.name(), verdict.text, troubles.join("; "));
+    println!(
+        "{} seed {seed}: {} {}",
+        kind.name(),
+        verdict.text,
+        troubles.join("; ")
+    );
     if passed {
         std::fs::remove_dir_all(&folder).unwrap();
         return Ok(());

@@ -4,7 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold::Store;
+use leasehold::backend::{Backend, TokenFloor};
+use leasehold::{Error, ErrorKind, Store};
 use leasehold_chaos::{Mode, Policy, Recorder, What};
 
 use crate::client::{ORDERS, Plan, now};
@@ -32,11 +33,25 @@ struct Moving<'a> {
 }
 
 /// Moves a fleet and kills so many of each stage. Says what went wrong beside what the history tells.
-pub(crate) async fn there_and_back(kind: Kind, kills: u64, seed: u64, folder: &Path) -> Vec<String> {
+pub(crate) async fn there_and_back(
+    kind: Kind,
+    kills: u64,
+    seed: u64,
+    folder: &Path,
+) -> Vec<String> {
     let sides = Side::both(kind).await;
     let urls = [sides[0].url(None), sides[1].url(None)];
     let record = Recorder::new(folder, 0).unwrap();
-    record.write(now(), What::Begin { store: kind.name().into(), seed, limits: kind.limits() }).unwrap();
+    record
+        .write(
+            now(),
+            What::Begin {
+                store: kind.name().into(),
+                seed,
+                limits: kind.limits(),
+            },
+        )
+        .unwrap();
     let (resource, counters) = resource::start(folder);
     let plan = Plan {
         p: 0,
@@ -51,20 +66,46 @@ pub(crate) async fn there_and_back(kind: Kind, kills: u64, seed: u64, folder: &P
     let mut slots = Vec::new();
     for nth in 0..FLEET {
         let proxies = [sides[0].proxy().await, sides[1].proxy().await];
-        let urls = [sides[0].url(proxies[0].as_ref()), sides[1].url(proxies[1].as_ref())];
-        slots.push(Slot::start(nth, Plan { urls, ..plan.clone() }, proxies));
+        let urls = [
+            sides[0].url(proxies[0].as_ref()),
+            sides[1].url(proxies[1].as_ref()),
+        ];
+        slots.push(Slot::start(
+            nth,
+            Plan {
+                urls,
+                ..plan.clone()
+            },
+            proxies,
+        ));
     }
     let random = RefCell::new(fastrand::Rng::with_seed(seed));
-    let nemesis = Nemesis { kind, record: &record, sides: &sides, slots: &slots, random, ids: Cell::new(0) };
+    let nemesis = Nemesis {
+        kind,
+        record: &record,
+        sides: &sides,
+        slots: &slots,
+        random,
+        ids: Cell::new(0),
+    };
     let (steps, ops) = (Cell::new(0), Cell::new(0));
-    let moving = Moving { nemesis, urls, kills, steps, ops, troubles: RefCell::default() };
+    let moving = Moving {
+        nemesis,
+        urls,
+        kills,
+        steps,
+        ops,
+        troubles: RefCell::default(),
+    };
     moving.there_and_back(folder).await;
     for slot in &slots {
         moving.trouble(slot.drain(ENDS_WITHIN).await);
     }
     for (lock, value, writes) in counters.lock().unwrap().values() {
         if value != writes {
-            moving.trouble(Err(format!("{lock} was counted to {value} by {writes} writes")));
+            moving.trouble(Err(format!(
+                "{lock} was counted to {value} by {writes} writes"
+            )));
         }
     }
     moving.nothing_left().await;
@@ -80,7 +121,12 @@ pub(crate) async fn there_and_back(kind: Kind, kills: u64, seed: u64, folder: &P
             moving.trouble(Err(text.lines().take(3).collect::<Vec<_>>().join(" ")));
         }
     }
-    let killed = |stage| slots.iter().map(|slot| slot.kills[stage as usize].get()).sum::<u64>();
+    let killed = |stage| {
+        slots
+            .iter()
+            .map(|slot| slot.kills[stage as usize].get())
+            .sum::<u64>()
+    };
     println!(
         "killed: {} of stage 1, {} bridges, {} of stage 3",
         killed(Stage::One),
@@ -120,9 +166,21 @@ impl Moving<'_> {
             let before = slot.stage();
             let deployed = slot.deploy(stage, ENDS_WITHIN).await;
             self.trouble(deployed);
-            let mixed = if stage == Stage::Bridge { before } else { Stage::Bridge };
-            let operator = if mixed == Stage::Bridge { Stage::Bridge } else { mixed.max(Stage::Bridge) };
-            self.rage(operator, (self.kills / 12).max(u64::from(self.steps.get().is_multiple_of(3)))).await;
+            let mixed = if stage == Stage::Bridge {
+                before
+            } else {
+                Stage::Bridge
+            };
+            let operator = if mixed == Stage::Bridge {
+                Stage::Bridge
+            } else {
+                mixed.max(Stage::Bridge)
+            };
+            self.rage(
+                operator,
+                (self.kills / 12).max(u64::from(self.steps.get().is_multiple_of(3))),
+            )
+            .await;
         }
     }
 
@@ -144,8 +202,12 @@ impl Moving<'_> {
     /// The mark of the store that is left is told the other one.
     async fn seal(&self, [from, to]: [usize; 2]) {
         let sealed = async {
-            let (from, to) = (connect(&self.urls[from]).await?, connect(&self.urls[to]).await?);
-            to.raise(from.mark().await?).await?;
+            let (from, to) = (
+                connect(&self.urls[from]).await?,
+                connect(&self.urls[to]).await?,
+            );
+            let mark = floor_of(&*from)?.mark().await?;
+            floor_of(&*to)?.raise(mark).await?;
             from.close().await?;
             to.close().await
         };
@@ -155,7 +217,14 @@ impl Moving<'_> {
     /// Somebody takes the name that is idle during stage 2, and gives it back.
     async fn use_idle(&self, stage: Stage) {
         let op = self.ops.replace(self.ops.get() + 1);
-        let used = take(stage, self.nemesis.kind, &self.urls, self.nemesis.record, (op, IDLE)).await;
+        let used = take(
+            stage,
+            self.nemesis.kind,
+            &self.urls,
+            self.nemesis.record,
+            (op, IDLE),
+        )
+        .await;
         self.trouble(used.map(drop).map_err(|e| format!("{IDLE}: {e}")));
     }
 
@@ -201,13 +270,34 @@ pub(crate) async fn take(
     let (store, _) = connect_as(stage, urls).await?;
     let (lock, mode, policy) = (lock.to_owned(), Mode::Exclusive, Policy::Fair);
     let note = |what| record.write(now(), what).unwrap();
-    note(What::Invoke { op, lock: lock.clone(), mode, policy, deadline: None, owner: None });
+    note(What::Invoke {
+        op,
+        lock: lock.clone(),
+        mode,
+        policy,
+        deadline: None,
+        owner: None,
+    });
     let guard = store.lock(&lock).ttl(kind.ttl()).acquire().await?;
     let (t, tok) = (now(), guard.fencing_token().get());
-    record.write(t, What::Ok { op, tok, valid: t + nanos(guard.remaining()) }).unwrap();
+    record
+        .write(
+            t,
+            What::Ok {
+                op,
+                tok,
+                valid: t + nanos(guard.remaining()),
+            },
+        )
+        .unwrap();
     note(What::Release { op, dropped: false });
     guard.release().await?;
     note(What::Released { op });
     let _ = store.close(Duration::from_secs(2)).await;
     Ok(tok)
+}
+
+fn floor_of(store: &dyn Backend) -> leasehold::Result<&dyn TokenFloor> {
+    let none = || Error::new(ErrorKind::Unsupported, "its tokens cannot be raised");
+    store.token_floor().ok_or_else(none)
 }

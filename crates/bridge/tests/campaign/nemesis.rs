@@ -46,14 +46,28 @@ impl Nemesis<'_> {
         let which = self.random.borrow_mut().usize(0..2);
         let fault = self.random.borrow_mut().u8(0..10);
         match (fault, &slot.proxies[which], self.sides[which].server()) {
-            (0, ..) => self.fault("evict", Breaks::Exclusion, Some(ORDERS), self.evict(operator)).await,
+            (0, ..) => {
+                self.fault(
+                    "evict",
+                    Breaks::Exclusion,
+                    Some(ORDERS),
+                    self.evict(operator),
+                )
+                .await;
+            }
             (1, _, Some(server)) => {
                 let stopped = async {
                     server.pause().await.unwrap();
                     self.sleep(2 * ttl).await;
                     server.resume().unwrap();
                 };
-                self.fault(["old stops", "new stops"][which], Breaks::Nothing, None, stopped).await;
+                self.fault(
+                    ["old stops", "new stops"][which],
+                    Breaks::Nothing,
+                    None,
+                    stopped,
+                )
+                .await;
             }
             (2..6, Some(proxy), _) => {
                 let broken = async {
@@ -66,8 +80,12 @@ impl Nemesis<'_> {
                     self.sleep(3 * ttl / 2).await;
                     proxy.heal().await;
                 };
-                let kind =
-                    ["link is cut", "link is silent", "replies are lost", "link is slow"][usize::from(fault - 2)];
+                let kind = [
+                    "link is cut",
+                    "link is silent",
+                    "replies are lost",
+                    "link is slow",
+                ][usize::from(fault - 2)];
                 self.fault(kind, Breaks::Nothing, None, broken).await;
             }
             _ => {
@@ -81,9 +99,20 @@ impl Nemesis<'_> {
         }
     }
 
-    async fn fault(&self, kind: &str, breaks: Breaks, lock: Option<&str>, made: impl Future<Output = ()>) {
+    async fn fault(
+        &self,
+        kind: &str,
+        breaks: Breaks,
+        lock: Option<&str>,
+        made: impl Future<Output = ()>,
+    ) {
         let id = self.ids.replace(self.ids.get() + 1);
-        let begun = What::Fault { id, kind: kind.into(), breaks, lock: lock.map(str::to_owned) };
+        let begun = What::Fault {
+            id,
+            kind: kind.into(),
+            breaks,
+            lock: lock.map(str::to_owned),
+        };
         self.record.write(now(), begun).unwrap();
         made.await;
         self.record.write(now(), What::Healed { id }).unwrap();
@@ -94,7 +123,9 @@ impl Nemesis<'_> {
         let evicted = async {
             loop {
                 if let Ok(queue) = operator.lock(ORDERS).inspect().await {
-                    let Some(token) = queue.holders.first().and_then(|holder| holder.token) else { return };
+                    let Some(token) = queue.holders.first().and_then(|holder| holder.token) else {
+                        return;
+                    };
                     if operator.evict(ORDERS, token).await.is_ok() {
                         return;
                     }

@@ -1,8 +1,9 @@
 //! The pairs of stores, their servers, and the ways to them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::seam::Backend;
+use leasehold::backend::Backend;
 use leasehold::{Guarantees, Store};
 use leasehold_bridge::Bridge;
 use leasehold_chaos::Limits;
@@ -29,8 +30,12 @@ pub(crate) enum Stage {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 4] =
-        [Kind::RedisToEtcd, Kind::RedisToPostgres, Kind::SqliteToRedis, Kind::RedisToRedis];
+    pub(crate) const ALL: [Kind; 4] = [
+        Kind::RedisToEtcd,
+        Kind::RedisToPostgres,
+        Kind::SqliteToRedis,
+        Kind::RedisToRedis,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -84,17 +89,29 @@ pub(crate) enum Side {
 
 impl Side {
     async fn redis() -> Side {
-        let persistent = RedisOptions { persistent: true, ..RedisOptions::default() };
+        let persistent = RedisOptions {
+            persistent: true,
+            ..RedisOptions::default()
+        };
         Side::Redis(Redis::start_with(&persistent).await.unwrap())
     }
 
     /// Old and new.
     pub(crate) async fn both(kind: Kind) -> [Side; 2] {
         match kind {
-            Kind::RedisToEtcd => [Side::redis().await, Side::Etcd(Etcd::start().await.unwrap())],
-            Kind::RedisToPostgres => [Side::redis().await, Side::Postgres(Box::new(Postgres::start().await.unwrap()))],
+            Kind::RedisToEtcd => [
+                Side::redis().await,
+                Side::Etcd(Etcd::start().await.unwrap()),
+            ],
+            Kind::RedisToPostgres => [
+                Side::redis().await,
+                Side::Postgres(Box::new(Postgres::start().await.unwrap())),
+            ],
             Kind::RedisToRedis => [Side::redis().await, Side::redis().await],
-            Kind::SqliteToRedis => [Side::File(tempfile::tempdir().unwrap()), Side::redis().await],
+            Kind::SqliteToRedis => [
+                Side::File(tempfile::tempdir().unwrap()),
+                Side::redis().await,
+            ],
         }
     }
 
@@ -115,7 +132,9 @@ impl Side {
     /// Its URL, by this way to it.
     pub(crate) fn url(&self, proxy: Option<&Proxy>) -> String {
         let address = proxy.map(|proxy| proxy.addr().to_owned());
-        let address = address.or_else(|| Some(self.server()?.addr().to_owned())).unwrap_or_default();
+        let address = address
+            .or_else(|| Some(self.server()?.addr().to_owned()))
+            .unwrap_or_default();
         match self {
             Side::File(folder) => format!("sqlite://{}", folder.path().join("locks.db").display()),
             Side::Redis(_) => format!("redis://{address}"),
@@ -126,15 +145,18 @@ impl Side {
 }
 
 /// A client of one store.
-pub(crate) async fn connect(url: &str) -> leasehold::Result<Box<dyn Backend>> {
+pub(crate) async fn connect(url: &str) -> leasehold::Result<Arc<dyn Backend>> {
     if url.starts_with("postgres") {
-        return Ok(Box::new(PostgresStore::connect(url).await?));
+        return Ok(Arc::new(PostgresStore::connect(url).await?));
     }
-    leasehold::connect_backend(url).await
+    leasehold::connect(url).backend().await
 }
 
 /// A client of this stage.
-pub(crate) async fn connect_as(stage: Stage, [old, new]: &[String; 2]) -> leasehold::Result<(Store, Guarantees)> {
+pub(crate) async fn connect_as(
+    stage: Stage,
+    [old, new]: &[String; 2],
+) -> leasehold::Result<(Store, Guarantees)> {
     let store = match stage {
         Stage::One => Store::new(connect(old).await?),
         Stage::Three => Store::new(connect(new).await?),

@@ -32,14 +32,26 @@ pub(crate) struct Counters(BTreeMap<String, (u64, u64, u64)>);
 impl Counters {
     /// The value of each, and how often it was written: the same, if nothing was lost.
     pub(crate) fn values(&self) -> Vec<(String, u64, u64)> {
-        self.0.iter().map(|(lock, (_, value, writes))| (lock.clone(), *value, *writes)).collect()
+        self.0
+            .iter()
+            .map(|(lock, (_, value, writes))| (lock.clone(), *value, *writes))
+            .collect()
     }
 
     fn ask(&mut self, ask: Ask, record: &Recorder) -> Option<u64> {
-        let Ask { op, lock, tok, value } = ask;
+        let Ask {
+            op,
+            lock,
+            tok,
+            value,
+        } = ask;
         let (greatest, counter, writes) = self.0.entry(lock.clone()).or_default();
         let fresh = tok >= *greatest;
-        let what = if fresh { What::Accept { op, lock, tok } } else { What::Reject { op, lock, tok } };
+        let what = if fresh {
+            What::Accept { op, lock, tok }
+        } else {
+            What::Reject { op, lock, tok }
+        };
         record.write(now(), what).unwrap();
         if !fresh {
             return None;
@@ -57,7 +69,10 @@ pub(crate) fn start(folder: &Path) -> (String, Arc<Mutex<Counters>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let counters = Arc::new(Mutex::new(Counters::default()));
-    let (shared, record) = (counters.clone(), Arc::new(Recorder::new(folder, P).unwrap()));
+    let (shared, record) = (
+        counters.clone(),
+        Arc::new(Recorder::new(folder, P).unwrap()),
+    );
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let (shared, record) = (shared.clone(), record.clone());
@@ -69,7 +84,10 @@ pub(crate) fn start(folder: &Path) -> (String, Arc<Mutex<Counters>>) {
 
 fn serve(stream: &TcpStream, counters: &Mutex<Counters>, record: &Recorder) {
     for line in BufReader::new(stream).lines().map_while(Result::ok) {
-        let answer = counters.lock().unwrap().ask(serde_json::from_str(&line).unwrap(), record);
+        let answer = counters
+            .lock()
+            .unwrap()
+            .ask(serde_json::from_str(&line).unwrap(), record);
         let line = format!("{}\n", serde_json::to_string(&answer).unwrap());
         // A client that was killed does not wait for it.
         if (&mut &*stream).write_all(line.as_bytes()).is_err() {
@@ -83,7 +101,9 @@ pub(crate) struct Connection(BufStream<tokio::net::TcpStream>);
 
 impl Connection {
     pub(crate) async fn to(address: &str) -> Connection {
-        Connection(BufStream::new(tokio::net::TcpStream::connect(address).await.unwrap()))
+        Connection(BufStream::new(
+            tokio::net::TcpStream::connect(address).await.unwrap(),
+        ))
     }
 
     /// The value, if the token is not stale.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::{Checker, tokens::Floor};
 
-/// How many claims are remembered.
+/// The number of claims that are remembered.
 const KEPT: usize = 10_000;
 
 #[derive(Default)]
@@ -20,8 +20,12 @@ pub(super) struct Claims {
 impl Checker {
     /// The acquisition `op`, which is about to return, goes by this claim.
     pub(super) fn under(&mut self, op: u64, claim: u64) {
-        let Some(lock) = self.ops.get(&op).map(|at| &mut self.locks[*at]) else { return };
-        let Some(waiter) = lock.waiting.get_mut(&op) else { return };
+        let Some(lock) = self.ops.get(&op).map(|at| &mut self.locks[*at]) else {
+            return;
+        };
+        let Some(waiter) = lock.waiting.get_mut(&op) else {
+            return;
+        };
         let Claims { first, order } = &mut self.claims;
         let (asked, floor) = *first.entry(claim).or_insert_with(|| {
             order.push_back(claim);

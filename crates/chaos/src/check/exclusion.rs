@@ -9,14 +9,23 @@ use crate::{
 
 /// A guard was returned. It is among the holds already.
 pub(super) fn granted(lock: &mut Lock, op: u64, t: u64) -> Vec<Violation> {
-    let Some(new) = lock.holds.remove(&op) else { return Vec::new() };
+    let Some(new) = lock.holds.remove(&op) else {
+        return Vec::new();
+    };
     let mut found = Vec::new();
-    for other in lock.holds.values_mut().filter(|other| excludes(other, &new, t)) {
+    for other in lock
+        .holds
+        .values_mut()
+        .filter(|other| excludes(other, &new, t))
+    {
         if other.valid > t {
             let rule = rule(other, &new, Rule::Overlap);
             found.push((
                 rule,
-                format!("granted while another holder is valid until {}", other.valid),
+                format!(
+                    "granted while another holder is valid until {}",
+                    other.valid
+                ),
                 pair(other, &new),
             ));
         } else {
@@ -24,8 +33,15 @@ pub(super) fn granted(lock: &mut Lock, op: u64, t: u64) -> Vec<Violation> {
         }
     }
     lock.holds.insert(op, new);
-    let found: Vec<_> = found.into_iter().map(|(rule, text, events)| lock.violation(rule, text, events)).collect();
-    if found.is_empty() { permits(lock, op, t) } else { found }
+    let found: Vec<_> = found
+        .into_iter()
+        .map(|(rule, text, events)| lock.violation(rule, text, events))
+        .collect();
+    if found.is_empty() {
+        permits(lock, op, t)
+    } else {
+        found
+    }
 }
 
 /// A guard says that it is valid.
@@ -33,13 +49,21 @@ pub(super) fn claimed(lock: &mut Lock, op: u64, event: &Event) -> Vec<Violation>
     if let Some(found) = outlived(lock, op, event) {
         return vec![found];
     }
-    let Some(hold) = lock.holds.get_mut(&op) else { return Vec::new() };
-    let Some(overtaker) = hold.overtaken.take() else { return permits(lock, op, event.t) };
+    let Some(hold) = lock.holds.get_mut(&op) else {
+        return Vec::new();
+    };
+    let Some(overtaker) = hold.overtaken.take() else {
+        return permits(lock, op, event.t);
+    };
     let events = vec![hold.granted.clone(), overtaker, event.clone()];
-    // Who has overtaken may have ended meanwhile: what it was is in the history.
+    // The overtaking hold may have ended meanwhile; the history has it.
     let rule = match hold {
-        Hold { mode: Mode::Leader, .. } => Rule::Leaders,
-        Hold { downgraded: true, .. } => Rule::Downgraded,
+        Hold {
+            mode: Mode::Leader, ..
+        } => Rule::Leaders,
+        Hold {
+            downgraded: true, ..
+        } => Rule::Downgraded,
         _ => Rule::Resumed,
     };
     let text = "valid again after another client was granted the lock".to_owned();
@@ -50,26 +74,45 @@ pub(super) fn claimed(lock: &mut Lock, op: u64, event: &Event) -> Vec<Violation>
 fn outlived(lock: &mut Lock, op: u64, event: &Event) -> Option<Violation> {
     let t = event.t;
     let hold = lock.holds.get(&op)?;
-    let besides =
-        |other: &&Hold| other.valid > t && excludes(other, hold, t) && (hold.forfeit > 0 || other.forfeit > 0);
-    let other = lock.holds.iter().filter(|(of, _)| **of != op).map(|(_, other)| other).find(besides)?;
-    let (rule, mut events) = (rule(hold, other, Rule::Overlap), pair(hold, other));
+    let besides = |other: &&Hold| {
+        other.valid > t && excludes(other, hold, t) && (hold.forfeit > 0 || other.forfeit > 0)
+    };
+    let other = lock
+        .holds
+        .iter()
+        .filter(|(of, _)| **of != op)
+        .map(|(_, other)| other)
+        .find(besides)?;
+    let rule = rule(hold, other, Rule::Overlap);
+    let mut events = pair(hold, other);
     events.push(event.clone());
     if let Some(hold) = lock.holds.get_mut(&op) {
         // It is told once.
         hold.forfeit = u64::MAX;
     }
-    Some(lock.violation(rule, "still valid beside another holder, long after the fault".to_owned(), events))
+    Some(lock.violation(
+        rule,
+        "still valid beside another holder, long after the fault".to_owned(),
+        events,
+    ))
 }
 
 fn permits(lock: &Lock, op: u64, t: u64) -> Vec<Violation> {
-    let Some(Hold { mode: Mode::Permits { of, .. }, forfeit, .. }) = lock.holds.get(&op) else {
+    let Some(Hold {
+        mode: Mode::Permits { of, .. },
+        forfeit,
+        ..
+    }) = lock.holds.get(&op)
+    else {
         return Vec::new();
     };
     if *forfeit > t {
         return Vec::new();
     }
-    let valid = lock.holds.values().filter(|hold| hold.valid > t && hold.forfeit <= t);
+    let valid = lock
+        .holds
+        .values()
+        .filter(|hold| hold.valid > t && hold.forfeit <= t);
     let taken = valid.clone().map(|hold| match hold.mode {
         Mode::Permits { n, .. } => u64::from(n),
         _ => 0,
@@ -79,7 +122,11 @@ fn permits(lock: &Lock, op: u64, t: u64) -> Vec<Violation> {
         return Vec::new();
     }
     let events = valid.map(|hold| hold.granted.clone()).collect();
-    vec![lock.violation(Rule::Permits, format!("{taken} permits of {of} are taken at {t}"), events)]
+    vec![lock.violation(
+        Rule::Permits,
+        format!("{taken} permits of {of} are taken at {t}"),
+        events,
+    )]
 }
 
 fn excludes(a: &Hold, b: &Hold, t: u64) -> bool {

@@ -12,7 +12,7 @@ pub(super) struct Faults {
     /// When the last one ended under which exclusion is not promised, of all locks and of single ones.
     forfeited: u64,
     forfeited_of: BTreeMap<String, u64>,
-    /// The same of faults after which tokens may begin anew, for whichever lock.
+    /// When the last fault ended after which tokens of any lock may begin anew.
     disordered: u64,
 }
 
@@ -21,7 +21,7 @@ impl Faults {
         self.active.insert(id, (breaks, lock));
     }
 
-    /// What has ended, if there was such a fault.
+    /// Ends the fault with this id. Returns what it breaks and the lock it concerns, if there was such a fault.
     pub(super) fn end(&mut self, id: u64, t: u64, settle: u64) -> Option<(Breaks, Option<String>)> {
         let (breaks, lock) = self.active.remove(&id)?;
         self.quiet_since = self.quiet_since.max(t.saturating_add(settle));
@@ -39,7 +39,11 @@ impl Faults {
 
     /// Since when the store must serve whoever waits.
     pub(super) fn quiet_since(&self) -> u64 {
-        if self.active.is_empty() { self.quiet_since } else { u64::MAX }
+        if self.active.is_empty() {
+            self.quiet_since
+        } else {
+            u64::MAX
+        }
     }
 
     /// Until when what was asked for at `t` may hold this lock beside another holder, if it outlives its end by `lease`. 0: it may not.
@@ -47,17 +51,25 @@ impl Faults {
         if self.breaks(lock) {
             return u64::MAX;
         }
-        let ended = [Some(&self.forfeited), self.forfeited_of.get(lock)].into_iter().flatten();
-        ended.filter(|until| t <= **until).map(|until| until.saturating_add(lease)).max().unwrap_or_default()
+        let ended = [Some(&self.forfeited), self.forfeited_of.get(lock)]
+            .into_iter()
+            .flatten();
+        ended
+            .filter(|until| t <= **until)
+            .map(|until| until.saturating_add(lease))
+            .max()
+            .unwrap_or_default()
     }
 
-    /// Whether two may hold this lock now, if what was there outlives its end by `lease`.
+    /// Returns whether two clients may hold this lock now, where a hold may outlive its end by `lease`.
     pub(super) fn doubles(&self, lock: &str, now: u64, lease: u64) -> bool {
-        let mut ended = [Some(&self.forfeited), self.forfeited_of.get(lock)].into_iter().flatten();
+        let mut ended = [Some(&self.forfeited), self.forfeited_of.get(lock)]
+            .into_iter()
+            .flatten();
         self.breaks(lock) || ended.any(|t| *t > 0 && now <= t.saturating_add(lease))
     }
 
-    /// Whether there is a fault now under which two may hold this lock.
+    /// Returns whether a fault is under way under which two clients may hold this lock.
     fn breaks(&self, lock: &str) -> bool {
         let breaks = |(breaks, of): &(Breaks, Option<String>)| {
             *breaks >= Breaks::Exclusion && of.as_ref().is_none_or(|of| of == lock)
@@ -65,12 +77,16 @@ impl Faults {
         self.active.values().any(breaks)
     }
 
-    /// Whether the token of what was asked for at `t` may have no place among the others: tokens begin anew.
+    /// Returns whether tokens may have begun anew, so that one asked for at `t` has no place among the others.
     pub(super) fn disorders(&self, t: u64) -> bool {
-        self.disordered > 0 && t <= self.disordered || self.active.values().any(|(breaks, _)| *breaks == Breaks::Order)
+        self.disordered > 0 && t <= self.disordered
+            || self
+                .active
+                .values()
+                .any(|(breaks, _)| *breaks == Breaks::Order)
     }
 
-    /// Whether there is none but one.
+    /// Returns whether at most one fault is under way.
     pub(super) fn are_calm(&self) -> bool {
         self.active.len() <= 1
     }

@@ -1,17 +1,17 @@
-//! I6 and I14: what comes too late, without the time in which its process did not run.
+//! I6 and I14: events that come too late, without the time in which their process did not run.
 //!
-//! A process tells of a stall when it is over, which may be just after what came late because of it. So a judgement waits
+//! A process reports a stall when it is over, which may be just after an event that came late because of it. A judgement therefore waits
 //! until the history is a little further.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::report::Violation;
 
-/// How long a judgement waits for news of stalls: a starved process may stand still for seconds before it comes to tell of one.
+/// The time that a judgement waits for reports of stalls: a starved process may stand still for seconds before it reports one.
 const WAITS: u64 = 10_000_000_000;
-/// How soon after a call has begun it has surely read the clock.
+/// The time after which a call that has begun has surely read the clock.
 const AT_ONCE: u64 = 1_000_000;
-/// How many stalls of a process are remembered.
+/// The number of stalls of a process that are remembered.
 const STALLS: usize = 512;
 
 /// Something that came at `t` and was due at `due`.
@@ -21,7 +21,7 @@ pub(super) struct Late {
     pub(super) since: u64,
     pub(super) due: u64,
     pub(super) t: u64,
-    /// How late it may be.
+    /// The greatest lateness that is allowed.
     pub(super) limit: u64,
     /// A loss, whose lateness is a figure.
     pub(super) is_loss: bool,
@@ -30,7 +30,7 @@ pub(super) struct Late {
     pub(super) violation: Violation,
 }
 
-/// What was judged: how late it was, and the violation if that was too much.
+/// A judgement: the lateness, and the violation if it was too much.
 pub(super) struct Judged {
     pub(super) lateness: Option<u64>,
     /// It was due while the thread that works stood still and the one beside it did not.
@@ -56,7 +56,9 @@ impl Lateness {
 
     /// For how long the thread that works stood still since then, all in all.
     pub(super) fn stalls_since(&self, p: u64, then: u64) -> u64 {
-        self.stalls_of(p, false).map(|&(from, to)| to.saturating_sub(from.max(then))).sum()
+        self.stalls_of(p, false)
+            .map(|&(from, to)| to.saturating_sub(from.max(then)))
+            .sum()
     }
 
     pub(super) fn add(&mut self, late: Late) {
@@ -73,10 +75,21 @@ impl Lateness {
                 self.open.push_front(late);
                 break;
             }
-            let lateness = late.t.saturating_sub(late.due).saturating_sub(self.stall_between(&late));
-            let stood = |aside| self.stalls_of(late.p, aside).any(|&(from, to)| from <= late.due && late.due < to);
+            let lateness = late
+                .t
+                .saturating_sub(late.due)
+                .saturating_sub(self.stall_between(&late));
+            let stood = |aside| {
+                self.stalls_of(late.p, aside)
+                    .any(|&(from, to)| from <= late.due && late.due < to)
+            };
             let blocked = late.aside && stood(false) && !stood(true);
-            let Late { limit, is_loss, mut violation, .. } = late;
+            let Late {
+                limit,
+                is_loss,
+                mut violation,
+                ..
+            } = late;
             violation.text += &format!(", {:.1} ms after it was due", lateness as f64 / 1e6);
             judged.push(Judged {
                 lateness: is_loss.then_some(lateness),
@@ -96,11 +109,26 @@ impl Lateness {
     /// For how long its process stood still when it was due already; and before, if that was at once when it began: what counts from a
     /// clock that was read after that is due so much later.
     fn stall_between(&self, late: &Late) -> u64 {
-        let &Late { p, since, due, t, aside, .. } = late;
+        let &Late {
+            p,
+            since,
+            due,
+            t,
+            aside,
+            ..
+        } = late;
         let at_once = |from, to| from <= since.saturating_add(AT_ONCE) && since < to;
-        let before = |from, to: u64| if at_once(from, to) { to.min(due).saturating_sub(since) } else { 0 };
+        let before = |from, to: u64| {
+            if at_once(from, to) {
+                to.min(due).saturating_sub(since)
+            } else {
+                0
+            }
+        };
         let after = |from: u64, to: u64| to.min(t).saturating_sub(from.max(due));
-        self.stalls_of(p, aside).map(|&(from, to)| before(from, to) + after(from, to)).sum()
+        self.stalls_of(p, aside)
+            .map(|&(from, to)| before(from, to) + after(from, to))
+            .sum()
     }
 
     fn stalls_of(&self, p: u64, aside: bool) -> impl Iterator<Item = &(u64, u64)> {

@@ -1,4 +1,4 @@
-//! What is known of one lock at one instant of the history.
+//! The state of one lock at one instant of the history.
 
 use std::collections::BTreeMap;
 
@@ -41,12 +41,12 @@ pub(super) struct Waiter {
     pub(super) floor: Floor,
     /// Since when it is known to be in the queue.
     pub(super) queued: Option<u64>,
-    /// Nobody else has used the lock since it was invoked.
+    /// No other acquisition has used the lock since this one was invoked.
     pub(super) alone: bool,
 }
 
 impl Waiter {
-    /// Whether it was in the queue before this other one asked, whom it excludes: nobody passes then.
+    /// Returns whether it was in the queue before the other one, which it excludes, was invoked. The other one must not pass it then.
     pub(super) fn precedes(&self, other: &Waiter) -> bool {
         self.policy == Policy::Fair
             && self.queued.is_some_and(|queued| queued < other.invoked.t)
@@ -72,7 +72,7 @@ pub(super) struct Lock {
     /// The greatest token that the resource has seen since tokens began anew, and before.
     pub(super) seen: Option<(u64, Event)>,
     pub(super) ever_seen: u64,
-    /// What each observer saw last.
+    /// The last leader that each observer saw.
     pub(super) observers: BTreeMap<u64, (u64, Event)>,
     /// Since when the process of its holder is dead, while others wait, and whether no other fault has been there since.
     pub(super) orphaned: Option<(u64, bool)>,
@@ -80,16 +80,20 @@ pub(super) struct Lock {
 
 impl Lock {
     pub(super) fn violation(&self, rule: Rule, text: String, events: Vec<Event>) -> Violation {
-        Violation { rule, lock: self.name.clone(), text, events }
+        Violation {
+            rule,
+            lock: self.name.clone(),
+            text,
+            events,
+        }
     }
 
     pub(super) fn busy_until(&mut self, t: u64) {
         self.busy_until = self.busy_until.max(t);
     }
 
-    /// Who asked for it does so no more, and has withdrawn what it had in the queue, or does that now, within `wake`. One that waited
-    /// may have been in the way of others up to now, unless one that was in the queue before it still waits; so may one that had it while it
-    /// waited for another lock.
+    /// Notes that a waiter gave up. Its place is withdrawn, or will be within `wake`. A waiter may have been in the way of others up to now,
+    /// unless one that was in the queue before it still waits; so may a client that had the lock while it waited for another one.
     pub(super) fn withdrawn(&mut self, waiter: &Waiter, t: u64, wake: u64) {
         self.withdrawn_by = self.withdrawn_by.max(t.saturating_add(wake));
         let queues = waiter.policy != Policy::Fast && waiter.owner.is_none();
@@ -100,7 +104,7 @@ impl Lock {
         }
     }
 
-    /// Nobody uses it, and nothing of anybody can be left in the store.
+    /// Returns whether no client uses the lock and nothing can be left of it in the store.
     pub(super) fn is_unused(&self, t: u64) -> bool {
         let nobody = self.holds.is_empty() && self.waiting.is_empty() && self.releasing.is_empty();
         nobody && self.busy_until.max(self.withdrawn_by) < t
@@ -108,21 +112,39 @@ impl Lock {
 
     /// Since when the store must have it free, for readers or for whoever waits, if it keeps what has not ended for `settle`.
     pub(super) fn free_since(&self, settle: u64, for_readers: bool) -> u64 {
-        let held = self.holds.values().filter(|hold| !for_readers || hold.mode != Mode::Shared);
+        let held = self
+            .holds
+            .values()
+            .filter(|hold| !for_readers || hold.mode != Mode::Shared);
         let held = held.map(|hold| hold.valid.saturating_add(settle));
-        let releasing = self.releasing.values().map(|(_, since)| since.saturating_add(settle));
-        held.chain(releasing).chain([self.released, self.busy_until]).max().unwrap_or_default()
+        let releasing = self
+            .releasing
+            .values()
+            .map(|(_, since)| since.saturating_add(settle));
+        held.chain(releasing)
+            .chain([self.released, self.busy_until])
+            .max()
+            .unwrap_or_default()
     }
 
     /// A process has died at `t`: what it held excludes nobody any more, and the store may keep it for a while.
     pub(super) fn forget_process(&mut self, p: u64, (t, calm): (u64, bool), keeps_until: u64) {
         // Only what has died is in the way of this one. A program under the command says only now and then that it holds.
         let keeps_out = |waiter: &Waiter, died: bool| {
-            let mut held = self.holds.values().filter(|hold| (hold.p == p) == died && (hold.valid > t || !died));
+            let mut held = self
+                .holds
+                .values()
+                .filter(|hold| (hold.p == p) == died && (hold.valid > t || !died));
             held.any(|hold| waiter.mode.excludes(hold.mode))
         };
-        let mut waiters = self.waiting.values().filter(|waiter| waiter.p != p && waiter.policy != Policy::Try);
-        let is_kept = self.holds.values().any(|hold| hold.p == p && hold.least > t);
+        let mut waiters = self
+            .waiting
+            .values()
+            .filter(|waiter| waiter.p != p && waiter.policy != Policy::Try);
+        let is_kept = self
+            .holds
+            .values()
+            .any(|hold| hold.p == p && hold.least > t);
         if !is_kept && waiters.any(|waiter| keeps_out(waiter, true) && !keeps_out(waiter, false)) {
             self.orphaned = Some((t, calm));
         }

@@ -54,7 +54,10 @@ impl Default for Checker {
 
 impl std::fmt::Debug for Checker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Checker").field("now", &self.now).field("report", &self.report).finish_non_exhaustive()
+        f.debug_struct("Checker")
+            .field("now", &self.now)
+            .field("report", &self.report)
+            .finish_non_exhaustive()
     }
 }
 
@@ -95,7 +98,7 @@ impl Checker {
         }
     }
 
-    /// How many acquisitions are under way or held: what the checker remembers grows with nothing else.
+    /// The number of acquisitions that are under way or held. The checker's memory grows with nothing else.
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.ops.len()
@@ -109,9 +112,15 @@ impl Checker {
         }
         if !self.complete {
             let text = "the history does not say that it is complete".to_owned();
-            self.found(Violation { rule: Rule::Complete, lock: String::new(), text, events: Vec::new() });
+            self.found(Violation {
+                rule: Rule::Complete,
+                lock: String::new(),
+                text,
+                events: Vec::new(),
+            });
         }
-        let (settle, quiet) = (self.limits.settle, self.faults.quiet_since());
+        let settle = self.limits.settle;
+        let quiet = self.faults.quiet_since();
         let forgotten = self.locks.iter().filter_map(|lock| {
             let since = waits::due_since(lock, settle, quiet)?;
             waits::forgotten(lock, self.now, since, self.limits.wake)
@@ -143,7 +152,7 @@ impl Checker {
             What::Reject { op, lock, tok } => self.written(lock, *op, *tok, false, event),
             What::Observed { op, lock, tok } => {
                 let at = self.lock(lock);
-                // Where two may lead, each may be seen: also one of before, where old data are there again.
+                // Where two may lead, an observer may see either, and an earlier leader after old data were restored.
                 if self.faults.doubles(lock, t, self.limits.lease) {
                     self.locks[at].observers.remove(op);
                 } else if !self.faults.disorders(self.now) {
@@ -151,12 +160,25 @@ impl Checker {
                     self.found_some(found);
                 }
             }
-            What::Fault { id, kind, breaks, lock } => self.fault(*id, kind, *breaks, lock.as_ref()),
+            What::Fault {
+                id,
+                kind,
+                breaks,
+                lock,
+            } => self.fault(*id, kind, *breaks, lock.as_ref()),
             What::Healed { id } => self.healed(*id, event),
             What::Killed { target } => self.killed(*target, t),
             What::Stall { ns, aside } => self.stalled(event.p, *aside, *ns, t),
-            What::Gauge { name, value, baseline } => self.gauge(name, *value, *baseline, event),
-            What::Kv { name, left, allowed } => self.left(name, *left, *allowed, event),
+            What::Gauge {
+                name,
+                value,
+                baseline,
+            } => self.gauge(name, *value, *baseline, event),
+            What::Kv {
+                name,
+                left,
+                allowed,
+            } => self.left(name, *left, *allowed, event),
             What::End => {}
         }
     }

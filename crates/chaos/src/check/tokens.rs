@@ -39,7 +39,7 @@ impl Floor {
 /// Tokens of one lock.
 #[derive(Default)]
 pub(super) struct Tokens {
-    /// Of all grants that have returned.
+    /// The greatest token of all grants that have returned.
     pub(super) greatest: Floor,
     /// Exclusive ones, of which owner. Only those that a grant under way could repeat.
     recent: BTreeMap<u64, (Option<u64>, Event)>,
@@ -54,7 +54,9 @@ impl Tokens {
 
 /// A guard was returned: its token is compared with those of grants that had returned before it was asked for.
 pub(super) fn granted(lock: &mut Lock, hold: &Hold, floor: Floor) -> Option<Violation> {
-    let Hold { mode, tok, owner, .. } = *hold;
+    let Hold {
+        mode, tok, owner, ..
+    } = *hold;
     if tok == 0 {
         return None;
     }
@@ -65,34 +67,67 @@ pub(super) fn granted(lock: &mut Lock, hold: &Hold, floor: Floor) -> Option<Viol
             return None;
         }
         if tok <= floor.of(mode) {
-            let events = lock.tokens.recent.values().next_back().map(|(_, event)| event.clone());
-            let text = format!("token {tok}, and {} was granted before it was asked for", floor.of(mode));
-            return Some((Rule::TokenOrder, text, events.into_iter().chain([hold.granted.clone()]).collect()));
+            let events = lock
+                .tokens
+                .recent
+                .values()
+                .next_back()
+                .map(|(_, event)| event.clone());
+            let text = format!(
+                "token {tok}, and {} was granted before it was asked for",
+                floor.of(mode)
+            );
+            return Some((
+                Rule::TokenOrder,
+                text,
+                events.into_iter().chain([hold.granted.clone()]).collect(),
+            ));
         }
         let (_, twin) = known.filter(|_| mode.is_exclusive())?;
         let text = format!("token {tok} was granted twice");
-        Some((Rule::TokenUnique, text, vec![twin.clone(), hold.granted.clone()]))
+        Some((
+            Rule::TokenUnique,
+            text,
+            vec![twin.clone(), hold.granted.clone()],
+        ))
     });
     let slot = lock.tokens.greatest.slot(mode);
     *slot = tok.max(*slot);
     if mode.is_exclusive() {
-        lock.tokens.recent.entry(tok).or_insert_with(|| (owner, hold.granted.clone()));
+        lock.tokens
+            .recent
+            .entry(tok)
+            .or_insert_with(|| (owner, hold.granted.clone()));
     }
     // A grant under way is greater than its floor, or a re-entry with just that token.
-    let oldest = lock.waiting.values().map(|waiter| waiter.floor.exclusive).min();
+    let oldest = lock
+        .waiting
+        .values()
+        .map(|waiter| waiter.floor.exclusive)
+        .min();
     let oldest = oldest.unwrap_or(lock.tokens.greatest.exclusive);
     lock.tokens.recent = lock.tokens.recent.split_off(&oldest);
     found.map(|(rule, text, events)| lock.violation(rule, text, events))
 }
 
-/// Of one owner that holds already, the token is the same.
+/// A re-entry by the owner of a hold must have the token of that hold.
 fn reentry(lock: &Lock, hold: &Hold) -> Option<(Rule, String, Vec<Event>)> {
     let t = hold.granted.t;
-    let held = |other: &&Hold| other.owner == hold.owner && other.valid > t && other.forfeit <= t && other.tok > 0;
-    let other = lock.holds.values().filter(|_| hold.owner.is_some()).find(held)?;
+    let held = |other: &&Hold| {
+        other.owner == hold.owner && other.valid > t && other.forfeit <= t && other.tok > 0
+    };
+    let other = lock
+        .holds
+        .values()
+        .filter(|_| hold.owner.is_some())
+        .find(held)?;
     (other.tok != hold.tok).then(|| {
         let text = format!("re-entered with token {} and not {}", hold.tok, other.tok);
-        (Rule::TokenReentry, text, vec![other.granted.clone(), hold.granted.clone()])
+        (
+            Rule::TokenReentry,
+            text,
+            vec![other.granted.clone(), hold.granted.clone()],
+        )
     })
 }
 
@@ -111,13 +146,23 @@ pub(super) fn accepted(lock: &mut Lock, tok: u64, event: &Event) -> Option<Viola
 pub(super) fn rejected(lock: &Lock, tok: u64, event: &Event) -> Option<Violation> {
     // The resource may know nothing of a new beginning.
     let stale = tok < lock.ever_seen;
-    let events = lock.seen.iter().map(|(_, earlier)| earlier.clone()).chain([event.clone()]).collect();
+    let events = lock
+        .seen
+        .iter()
+        .map(|(_, earlier)| earlier.clone())
+        .chain([event.clone()])
+        .collect();
     let text = format!("a write with token {tok} was refused though no greater one was seen");
     (!stale).then(|| lock.violation(Rule::FreshWrite, text, events))
 }
 
 /// An observer has seen a leader.
-pub(super) fn observed(lock: &mut Lock, observer: u64, tok: u64, event: &Event) -> Option<Violation> {
+pub(super) fn observed(
+    lock: &mut Lock,
+    observer: u64,
+    tok: u64,
+    event: &Event,
+) -> Option<Violation> {
     match lock.observers.insert(observer, (tok, event.clone())) {
         Some((before, earlier)) if tok < before => {
             let text = format!("the leader with token {tok} was seen after that with {before}");

@@ -37,10 +37,24 @@ pub(super) struct Acquisition {
 }
 
 impl Acquisition {
-    fn new(p: u64, (mode, policy): (Mode, Policy), owner: Option<u64>, invoked: u64) -> Acquisition {
-        let (granted, refused, failed, downgraded, withdrawn) = (None, None, None, None, None);
-        let (released, confirmed, lost, left) = (None, None, None, None);
-        let (valid, is_left, is_calm) = (0, false, false);
+    fn new(
+        p: u64,
+        (mode, policy): (Mode, Policy),
+        owner: Option<u64>,
+        invoked: u64,
+    ) -> Acquisition {
+        let granted = None;
+        let refused = None;
+        let failed = None;
+        let downgraded = None;
+        let withdrawn = None;
+        let released = None;
+        let confirmed = None;
+        let lost = None;
+        let left = None;
+        let valid = 0;
+        let is_left = false;
+        let is_calm = false;
         Acquisition {
             p,
             mode,
@@ -76,7 +90,11 @@ impl Acquisition {
             What::Downgrade { .. } => self.downgraded = Some(t),
             What::Release { dropped, .. } => {
                 self.released = Some(t);
-                self.left = if dropped { self.left.or(Some(t)) } else { self.left };
+                self.left = if dropped {
+                    self.left.or(Some(t))
+                } else {
+                    self.left
+                };
             }
             What::Released { .. } => self.confirmed = Some(t),
             What::Lost { .. } => (self.lost, self.left) = (Some(t), self.left.or(Some(t))),
@@ -87,28 +105,48 @@ impl Acquisition {
 
     /// From when on the store may have ended the hold.
     pub(super) fn may_end(&self) -> u64 {
-        let said = if self.granted.is_some() { self.valid } else { self.invoked };
-        [self.released, self.lost].into_iter().flatten().fold(said, u64::min)
+        let said = if self.granted.is_some() {
+            self.valid
+        } else {
+            self.invoked
+        };
+        [self.released, self.lost]
+            .into_iter()
+            .flatten()
+            .fold(said, u64::min)
     }
 
     /// Its fencing token. Not each client has one.
     pub(super) fn token(&self) -> Option<u64> {
-        self.granted.map(|(_, token)| token).filter(|token| *token > 0)
+        self.granted
+            .map(|(_, token)| token)
+            .filter(|token| *token > 0)
     }
 
     /// Until when it was under way, or its withdrawal.
     pub(super) fn returned(&self) -> u64 {
-        self.granted.map(|(t, _)| t).or(self.withdrawn).or(self.failed).unwrap_or(u64::MAX)
+        self.granted
+            .map(|(t, _)| t)
+            .or(self.withdrawn)
+            .or(self.failed)
+            .unwrap_or(u64::MAX)
     }
 
     /// When its client was done with it.
     fn closed(&self) -> u64 {
-        self.failed.or(self.confirmed).or(self.left).unwrap_or(u64::MAX)
+        self.failed
+            .or(self.confirmed)
+            .or(self.left)
+            .unwrap_or(u64::MAX)
     }
 
-    /// Whether the other one had ended when this was granted.
+    /// Returns whether the other one had ended when this one was granted.
     fn followed(&self, other: &Acquisition) -> bool {
-        let mode = if other.downgraded.is_some() { Mode::Shared } else { other.mode };
+        let mode = if other.downgraded.is_some() {
+            Mode::Shared
+        } else {
+            other.mode
+        };
         let tokens = self.token().zip(other.token());
         self.mode.excludes(mode) && tokens.is_some_and(|(token, before)| token > before)
     }
@@ -116,11 +154,15 @@ impl Acquisition {
     /// When nothing of it is in the store any more.
     fn gone(&self, settle: u64) -> u64 {
         let left = self.left.map(|left| left.saturating_add(settle));
-        self.withdrawn.or(self.failed).or(self.confirmed).or(left).unwrap_or(u64::MAX)
+        self.withdrawn
+            .or(self.failed)
+            .or(self.confirmed)
+            .or(left)
+            .unwrap_or(u64::MAX)
     }
 }
 
-/// What happened to a lock from one moment in which nobody used it to the next.
+/// The events of a lock between two moments in which no client used it.
 pub(super) struct Piece {
     pub(super) acquisitions: Vec<Acquisition>,
     pub(super) from: u64,
@@ -141,8 +183,11 @@ struct Broken {
 /// The pieces of each lock.
 pub(super) fn read(events: impl IntoIterator<Item: Borrow<Event>>) -> BTreeMap<String, Vec<Piece>> {
     let (mut locks, mut at) = (BTreeMap::<String, Vec<Acquisition>>::new(), HashMap::new());
-    let (mut broken, mut killed) = (HashMap::new(), HashSet::new());
-    let (mut said, mut active, mut calm_since) = (Limits::default(), HashSet::new(), 0);
+    let mut broken = HashMap::new();
+    let mut killed = HashSet::new();
+    let mut said = Limits::default();
+    let mut active = HashSet::new();
+    let mut calm_since = 0;
     for event in events {
         let Event { t, p, what } = event.borrow();
         if killed.contains(p) {
@@ -150,26 +195,52 @@ pub(super) fn read(events: impl IntoIterator<Item: Borrow<Event>>) -> BTreeMap<S
         }
         match what {
             What::Begin { limits, .. } => said = *limits,
-            What::Invoke { op, lock, mode, policy, owner, .. } => {
+            What::Invoke {
+                op,
+                lock,
+                mode,
+                policy,
+                owner,
+                ..
+            } => {
                 let all = locks.entry(lock.clone()).or_default();
                 at.insert(*op, (lock.clone(), all.len()));
                 let is_calm = active.is_empty() && calm_since < *t;
-                all.push(Acquisition { is_calm, ..Acquisition::new(*p, (*mode, *policy), *owner, *t) });
+                all.push(Acquisition {
+                    is_calm,
+                    ..Acquisition::new(*p, (*mode, *policy), *owner, *t)
+                });
             }
-            What::Fault { id, breaks, lock, .. } => {
+            What::Fault {
+                id, breaks, lock, ..
+            } => {
                 active.insert(*id);
                 if *breaks != Breaks::Nothing {
-                    broken.insert(*id, Broken { lock: lock.clone(), breaks: *breaks, from: *t, to: u64::MAX });
+                    broken.insert(
+                        *id,
+                        Broken {
+                            lock: lock.clone(),
+                            breaks: *breaks,
+                            from: *t,
+                            to: u64::MAX,
+                        },
+                    );
                 }
             }
             What::Healed { id } => {
                 active.remove(id);
                 calm_since = t.saturating_add(said.settle);
-                broken.get_mut(id).into_iter().for_each(|it| it.to = t.saturating_add(said.settle));
+                broken
+                    .get_mut(id)
+                    .into_iter()
+                    .for_each(|it| it.to = t.saturating_add(said.settle));
             }
             What::Killed { target } => {
                 killed.insert(*target);
-                let all = locks.values_mut().flatten().filter(|it| it.p == *target && it.closed() == u64::MAX);
+                let all = locks
+                    .values_mut()
+                    .flatten()
+                    .filter(|it| it.p == *target && it.closed() == u64::MAX);
                 // A store that knows of the death may end what it held at once.
                 all.for_each(|it| (it.lost, it.left) = (Some(*t), Some(*t)));
             }
@@ -182,7 +253,10 @@ pub(super) fn read(events: impl IntoIterator<Item: Borrow<Event>>) -> BTreeMap<S
     }
     let broken: Vec<Broken> = broken.into_values().collect();
     let cut = |(lock, all)| {
-        let of_it = broken.iter().filter(|it| it.lock.as_ref().is_none_or(|of| *of == lock)).collect::<Vec<_>>();
+        let of_it = broken
+            .iter()
+            .filter(|it| it.lock.as_ref().is_none_or(|of| *of == lock))
+            .collect::<Vec<_>>();
         let pieces = cut(all, &of_it, said.settle);
         (lock, pieces)
     };
@@ -192,7 +266,10 @@ pub(super) fn read(events: impl IntoIterator<Item: Borrow<Event>>) -> BTreeMap<S
 /// Which acquisition an event is about.
 fn of(what: &What) -> Option<u64> {
     match what {
-        What::Ok { op, .. } | What::Fail { op, .. } | What::Use { op, .. } | What::Downgrade { op } => Some(*op),
+        What::Ok { op, .. }
+        | What::Fail { op, .. }
+        | What::Use { op, .. }
+        | What::Downgrade { op } => Some(*op),
         What::Release { op, .. } | What::Released { op } | What::Unreleased { op } => Some(*op),
         What::Lost { op, .. } | What::Info { op } => Some(*op),
         _ => None,
@@ -202,20 +279,36 @@ fn of(what: &What) -> Option<u64> {
 /// Acquisitions in the order of their calls, in pieces.
 fn cut(all: Vec<Acquisition>, broken: &[&Broken], settle: u64) -> Vec<Piece> {
     let mut pieces = Vec::<Piece>::new();
-    let (mut left, mut closed, mut before) = (Vec::<Acquisition>::new(), 0, 0);
+    let mut left = Vec::<Acquisition>::new();
+    let mut closed = 0;
+    let mut before = 0;
     for it in all {
         if pieces.is_empty() || it.invoked > closed {
             before = pieces.last().map_or(0, |piece| piece.from);
             let known = pieces.last().map_or(&[][..], |piece| &piece.acquisitions);
-            left.retain(|before| before.gone(settle) >= it.invoked && !known.iter().any(|it| it.followed(before)));
-            pieces.push(Piece { acquisitions: left.clone(), from: it.invoked, excused: false, anew: false });
+            left.retain(|before| {
+                before.gone(settle) >= it.invoked && !known.iter().any(|it| it.followed(before))
+            });
+            pieces.push(Piece {
+                acquisitions: left.clone(),
+                from: it.invoked,
+                excused: false,
+                anew: false,
+            });
         }
         closed = closed.max(it.closed());
         if it.gone(settle) > it.closed() {
-            left.push(Acquisition { is_left: true, ..it.clone() });
+            left.push(Acquisition {
+                is_left: true,
+                ..it.clone()
+            });
         }
         if let Some(piece) = pieces.last_mut() {
-            let since = |from| broken.iter().filter(move |fault| fault.from <= closed && from <= fault.to);
+            let since = |from| {
+                broken
+                    .iter()
+                    .filter(move |fault| fault.from <= closed && from <= fault.to)
+            };
             piece.excused |= since(piece.from).next().is_some();
             piece.anew |= since(before).any(|fault| fault.breaks == Breaks::Order);
             piece.acquisitions.push(it);

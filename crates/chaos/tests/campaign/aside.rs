@@ -57,7 +57,9 @@ pub(crate) fn watch(client: &Rc<Client>, op: u64, held: Held) -> Watched {
         Some(Aside(holds)) => drop(holds.send((op, held, watched.clone()))),
         None => {
             let client = client.clone();
-            tokio::task::spawn_local(async move { note(&client.record, op, held.lost().await, false) });
+            tokio::task::spawn_local(
+                async move { note(&client.record, op, held.lost().await, false) },
+            );
         }
     }
     watched
@@ -74,13 +76,23 @@ async fn follow(record: Arc<Record>, op: u64, held: Held, watched: Watched, tick
         let over = watched.0.lock().unwrap();
         let (t, left) = (now(), nanos(held.remaining()));
         if left > 0 && !*over {
-            record.at(t, What::Use { op, valid: t + left });
+            record.at(
+                t,
+                What::Use {
+                    op,
+                    valid: t + left,
+                },
+            );
         }
     }
 }
 
 fn note(record: &Record, op: u64, loss: Loss, aside: bool) {
     if loss != Loss::Released {
-        record.now(What::Lost { op, why: format!("{loss:?}"), aside });
+        record.now(What::Lost {
+            op,
+            why: format!("{loss:?}"),
+            aside,
+        });
     }
 }

@@ -20,36 +20,66 @@ const NAMES: [&str; 2] = [ORDERS, ORDERS_1];
 pub(crate) async fn both(client: &Rc<Client>, resource: &mut Connection) {
     let ops = [client.op(), client.op()];
     // Who waits for the second name has the first one, and nobody can see that.
-    let (begin, limit) = (now(), client.up_to(client.ttl().min(Duration::from_secs(2))));
+    let (begin, limit) = (
+        now(),
+        client.up_to(client.ttl().min(Duration::from_secs(2))),
+    );
     let tries = client.random(|random| random.bool());
     for (op, lock) in ops.into_iter().zip(NAMES) {
         // Whoever waits for the second lock while it has the first one does not stand in the first queue: nobody may expect it there.
         let (lock, deadline) = (lock.to_owned(), (!tries).then(|| begin + nanos(limit)));
-        let ask = What::Invoke { op, lock, mode: Mode::Exclusive, policy: Policy::Try, deadline, owner: None };
+        let ask = What::Invoke {
+            op,
+            lock,
+            mode: Mode::Exclusive,
+            policy: Policy::Try,
+            deadline,
+            owner: None,
+        };
         client.record.at(begin, ask);
     }
     let locks = client.store.multi_lock(NAMES).label("both");
-    let acquired = if tries { locks.try_acquire().await } else { locks.acquire_timeout(limit).await };
+    let acquired = if tries {
+        locks.try_acquire().await
+    } else {
+        locks.acquire_timeout(limit).await
+    };
     let t = now();
     let held = match acquired {
         Ok(held) => held,
         Err(error) => {
-            let refused = matches!(error.kind(), ErrorKind::Contended | ErrorKind::TimedOut | ErrorKind::Unavailable);
+            let refused = matches!(
+                error.kind(),
+                ErrorKind::Contended | ErrorKind::TimedOut | ErrorKind::Unavailable
+            );
             if !refused && !matches!(error.kind(), ErrorKind::Ambiguous | ErrorKind::Lost) {
                 unexpected("acquiring both", &error);
             }
             // Which of the two was in the way is not said of each.
-            let ended = |op| if refused { What::Fail { op, busy: false } } else { What::Info { op } };
-            return ops.into_iter().for_each(|op| client.record.at(t, ended(op)));
+            let ended = |op| {
+                if refused {
+                    What::Fail { op, busy: false }
+                } else {
+                    What::Info { op }
+                }
+            };
+            return ops
+                .into_iter()
+                .for_each(|op| client.record.at(t, ended(op)));
         }
     };
     // Guards whose validity has ended meanwhile claim nothing.
     if held.remaining().is_zero() {
-        return ops.into_iter().for_each(|op| client.record.at(t, What::Info { op }));
+        return ops
+            .into_iter()
+            .for_each(|op| client.record.at(t, What::Info { op }));
     }
     let mut watched = Vec::new();
     for (op, guard) in ops.into_iter().zip(guards(&held)) {
-        let (tok, valid) = (guard.fencing_token().get(), t + nanos(guard.remaining()).max(1));
+        let (tok, valid) = (
+            guard.fencing_token().get(),
+            t + nanos(guard.remaining()).max(1),
+        );
         client.record.at(t, What::Ok { op, tok, valid });
         watched.push(watch(client, op, guard.view()));
     }
@@ -60,7 +90,11 @@ pub(crate) async fn both(client: &Rc<Client>, resource: &mut Connection) {
     }
     let released = held.release().await.is_ok();
     for op in ops {
-        client.record.now(if released { What::Released { op } } else { What::Unreleased { op } });
+        client.record.now(if released {
+            What::Released { op }
+        } else {
+            What::Unreleased { op }
+        });
     }
 }
 
@@ -77,8 +111,19 @@ async fn use_both(client: &Client, ops: [u64; 2], held: &MultiGuard, resource: &
             if left == 0 {
                 return;
             }
-            client.record.at(t, What::Use { op, valid: t + left });
-            let write = Write1 { op, lock: lock.to_owned(), tok: guard.fencing_token().get(), fenced: true };
+            client.record.at(
+                t,
+                What::Use {
+                    op,
+                    valid: t + left,
+                },
+            );
+            let write = Write1 {
+                op,
+                lock: lock.to_owned(),
+                tok: guard.fencing_token().get(),
+                fenced: true,
+            };
             if !matches!(resource.write(&write).await, Ok(true)) {
                 *resource = Connection::of(&client.plan);
                 return;

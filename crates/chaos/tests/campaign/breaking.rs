@@ -50,10 +50,16 @@ impl Nemesis<'_> {
                 client.resume().await;
             }
             Fault::KillClient => client.replace(self.record).await,
-            Fault::PauseCommand | Fault::KillCommand => self.one_of_command(fault, client, length).await,
+            Fault::PauseCommand | Fault::KillCommand => {
+                self.one_of_command(fault, client, length).await;
+            }
             Fault::BlockRuntime | Fault::BlockAndCut => {
                 client.say(&format!("block {}", length.as_millis())).await;
-                let proxies = if fault == Fault::BlockAndCut { &*client.proxies } else { &[] };
+                let proxies = if fault == Fault::BlockAndCut {
+                    &*client.proxies
+                } else {
+                    &[]
+                };
                 join_all(proxies.iter().map(Proxy::cut)).await;
                 tokio::time::sleep(length).await;
                 join_all(proxies.iter().map(Proxy::heal)).await;
@@ -67,18 +73,33 @@ impl Nemesis<'_> {
 
     /// The command, its guardian or its program, as soon as there is one: none comes any more if the client has failed, which its end says.
     async fn one_of_command(&self, fault: Fault, client: &Slot, length: Duration) {
-        let (Some(starts), runs) = (client.pid().await, self.coin() || self.coin()) else { return };
+        let (Some(starts), runs) = (client.pid().await, self.coin() || self.coin()) else {
+            return;
+        };
         let found = async {
             loop {
-                if let Some(pid) = self.random.borrow_mut().choice(command::processes(starts, runs)) {
+                if let Some(pid) = self
+                    .random
+                    .borrow_mut()
+                    .choice(command::processes(starts, runs))
+                {
                     return pid;
                 }
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        let Ok(one) = timeout(self.kind.settle(), found).await else { return };
+        let Ok(one) = timeout(self.kind.settle(), found).await else {
+            return;
+        };
         if fault == Fault::KillCommand {
-            return command::signal(one, if self.coin() { Signal::TERM } else { Signal::KILL });
+            return command::signal(
+                one,
+                if self.coin() {
+                    Signal::TERM
+                } else {
+                    Signal::KILL
+                },
+            );
         }
         command::signal(one, Signal::STOP);
         tokio::time::sleep(command::scaled(self.kind, length)).await;
@@ -91,7 +112,11 @@ impl Nemesis<'_> {
             Fault::PauseServer | Fault::PauseLeader => {
                 // A leader of etcd 3.4.23 that wakes ends what it takes for expired (etcd#15247).
                 let members = self.kind == Kind::EtcdCluster;
-                let length = if members { length.min(self.kind.ttl() / 2) } else { length };
+                let length = if members {
+                    length.min(self.kind.ttl() / 2)
+                } else {
+                    length
+                };
                 server.pause().await.unwrap();
                 tokio::time::sleep(length).await;
                 server.resume().unwrap();
@@ -108,30 +133,49 @@ impl Nemesis<'_> {
                 self.servers.rejoin(which).await;
             }
             Fault::Partition => self.partition(which, length).await,
-            Fault::FailOver => drop(timeout(FAILED_OVER, self.servers.fail_over(self.any_lock())).await),
+            Fault::FailOver => {
+                drop(timeout(FAILED_OVER, self.servers.fail_over(self.any_lock())).await);
+            }
             Fault::MoveSlot => self.servers.move_slot(self.any_lock()).await,
             Fault::FillMemory => {
                 // Less than it has already.
                 for most in ["1", "0"] {
-                    changes::told(self.servers.of_redis()[which], &["CONFIG", "SET", "maxmemory", most]).await;
+                    changes::told(
+                        self.servers.of_redis()[which],
+                        &["CONFIG", "SET", "maxmemory", most],
+                    )
+                    .await;
                     tokio::time::sleep(length).await;
                 }
             }
-            Fault::EvictKeys => self.evict_keys(self.servers.of_redis()[which], length).await,
-            Fault::ClockForward | Fault::ClockBack => self.step_clock(server, fault == Fault::ClockBack),
+            Fault::EvictKeys => {
+                self.evict_keys(self.servers.of_redis()[which], length)
+                    .await;
+            }
+            Fault::ClockForward | Fault::ClockBack => {
+                self.step_clock(server, fault == Fault::ClockBack);
+            }
             Fault::ClockRate => self.change_rate(server, length).await,
             Fault::ChangeLimits => self.change_limits(which, length).await,
-            Fault::StopServer | Fault::PauseBackend => {
-                let Servers::Postgres(server, _) = self.servers else { return };
-                let stops = fault == Fault::StopServer;
-                if stops {
-                    databases::stop(server, length).await;
-                } else {
-                    databases::pause_backend(server, length).await;
+            Fault::StopServer | Fault::PauseBackend | Fault::RefuseConnections => {
+                let Servers::Postgres(server, _) = self.servers else {
+                    return;
+                };
+                match fault {
+                    Fault::StopServer => databases::stop(server, length).await,
+                    Fault::PauseBackend => databases::pause_backend(server, length).await,
+                    _ => {
+                        let further = self.random.borrow_mut().u64(0..3);
+                        databases::refuse_connections(server, length, further).await;
+                    }
                 }
             }
             _ => {
-                let all = if fault.is_of_all(self.kind) { self.servers.all() } else { vec![server] };
+                let all = if fault.is_of_all(self.kind) {
+                    self.servers.all()
+                } else {
+                    vec![server]
+                };
                 // None of them has it from another one that is still there.
                 for server in &all {
                     server.kill().await.unwrap();
@@ -144,12 +188,22 @@ impl Nemesis<'_> {
     /// A member and a client reach each other and nobody else.
     async fn partition(&self, member: usize, length: Duration) {
         let (client, closes) = (self.take_client(), self.random.borrow_mut().bool());
-        let proxies = client.map(|client| &*self.clients[client].proxies).unwrap_or_default();
-        let beyond: Vec<_> =
-            proxies.iter().enumerate().filter(|(to, _)| *to != member).map(|(_, proxy)| proxy).collect();
+        let proxies = client
+            .map(|client| &*self.clients[client].proxies)
+            .unwrap_or_default();
+        let beyond: Vec<_> = proxies
+            .iter()
+            .enumerate()
+            .filter(|(to, _)| *to != member)
+            .map(|(_, proxy)| proxy)
+            .collect();
         self.servers.isolate(member);
         for proxy in &beyond {
-            if closes { proxy.cut().await } else { proxy.hold() }
+            if closes {
+                proxy.cut().await;
+            } else {
+                proxy.hold();
+            }
         }
         tokio::time::sleep(length).await;
         self.servers.rejoin(member).await;
@@ -165,8 +219,15 @@ impl Nemesis<'_> {
 
     /// Some of a client's ways to the servers, and always one.
     fn some<'a>(&self, proxies: &'a [Proxy]) -> Vec<&'a Proxy> {
-        let chosen: Vec<_> = proxies.iter().filter(|_| self.random.borrow_mut().u8(0..3) > 0).collect();
-        if chosen.is_empty() { proxies.iter().collect() } else { chosen }
+        let chosen: Vec<_> = proxies
+            .iter()
+            .filter(|_| self.random.borrow_mut().u8(0..3) > 0)
+            .collect();
+        if chosen.is_empty() {
+            proxies.iter().collect()
+        } else {
+            chosen
+        }
     }
 
     /// Breaks the ways of one client: of several servers those to some.
@@ -219,7 +280,9 @@ impl Nemesis<'_> {
                 }
             }
             (Servers::File(room), _) => self.of_file(room, fault, length).await,
-            (Servers::Postgres(server, _), _) => databases::terminate(server, self.kind.ttl()).await,
+            (Servers::Postgres(server, _), _) => {
+                databases::terminate(server, self.kind.ttl()).await;
+            }
             (Servers::Etcd(server), _) => self.of_etcd(server, fault).await,
             (Servers::EtcdCluster(cluster), _) => self.of_etcd(&cluster.members()[0], fault).await,
             (Servers::ZooKeeper(_) | Servers::Ensemble(_), _) => self.end_session().await,
@@ -244,7 +307,9 @@ impl Nemesis<'_> {
     /// Ends the hold of whoever comes first, by the call for operators. It is asked until it has answered. Where nobody says who holds,
     /// nobody is evicted.
     async fn evict(&self, lock: &str) {
-        let Some(operator) = &self.operator else { return };
+        let Some(operator) = &self.operator else {
+            return;
+        };
         let holder = async {
             loop {
                 match operator.lock(lock).inspect().await {
@@ -253,7 +318,9 @@ impl Nemesis<'_> {
                 }
             }
         };
-        let token = timeout(self.kind.settle(), holder).await.unwrap_or_default();
+        let token = timeout(self.kind.settle(), holder)
+            .await
+            .unwrap_or_default();
         while let Some(token) = token {
             match operator.evict(lock, token).await {
                 Ok(_) => return,
@@ -267,14 +334,22 @@ impl Nemesis<'_> {
         match self.servers {
             Servers::Redis(servers) => {
                 // The lock alone, or its queue and sharers, too.
-                let of = if self.random.borrow_mut().bool() { &[][..] } else { &["l", "s", "r"] };
+                let of = if self.random.borrow_mut().bool() {
+                    &[][..]
+                } else {
+                    &["l", "s", "r"]
+                };
                 let others: Vec<String> = of.iter().map(|of| format!("{{{lock}}}:{of}")).collect();
-                let words: Vec<&str> = ["DEL", lock].into_iter().chain(others.iter().map(String::as_str)).collect();
+                let words: Vec<&str> = ["DEL", lock]
+                    .into_iter()
+                    .chain(others.iter().map(String::as_str))
+                    .collect();
                 sure(servers, &words).await
             }
             Servers::Postgres(server, _) => {
                 // With its line its last token is lost: a clock that was stepped back may be behind that.
-                let line = self.random.borrow_mut().bool() && !self.kinds.contains(&Fault::ClockBack);
+                let line =
+                    self.random.borrow_mut().bool() && !self.kinds.contains(&Fault::ClockBack);
                 databases::delete(server, lock, line).await
             }
             Servers::Etcd(server) => delete_prefix(server, lock).await,
@@ -299,7 +374,11 @@ async fn lose(fault: Fault, server: &Server) {
         return server.restart_without_data().await.unwrap();
     }
     let saved = server.data().with_extension("saved");
-    let [from, to] = if saved.exists() { [&saved, server.data()] } else { [server.data(), &saved] };
+    let [from, to] = if saved.exists() {
+        [&saved, server.data()]
+    } else {
+        [server.data(), &saved]
+    };
     copy(from, to);
     // The process in it may be another one by now.
     let _ = fs::remove_file(server.data().join("postmaster.pid"));
@@ -320,7 +399,16 @@ fn copy(from: &Path, to: &Path) {
     if to.exists() {
         fs::remove_dir_all(to).unwrap();
     }
-    assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success(), "copying {}", from.display());
+    assert!(
+        Command::new("cp")
+            .arg("-a")
+            .args([from, to])
+            .status()
+            .unwrap()
+            .success(),
+        "copying {}",
+        from.display()
+    );
 }
 
 /// The name of a lock as stores write it where `/` separates.
@@ -330,12 +418,22 @@ pub(super) fn escaped(lock: &str) -> String {
 
 async fn delete_prefix(server: &Etcd, lock: &str) -> bool {
     // `/` and `0` follow one another.
-    let [from, to] = ['/', '0'].map(|end| BASE64_STANDARD.encode(format!("{}{end}", escaped(lock))));
-    server.post("/v3/kv/deleterange", &format!(r#"{{"key":"{from}","range_end":"{to}"}}"#)).await.is_ok()
+    let [from, to] =
+        ['/', '0'].map(|end| BASE64_STANDARD.encode(format!("{}{end}", escaped(lock))));
+    server
+        .post(
+            "/v3/kv/deleterange",
+            &format!(r#"{{"key":"{from}","range_end":"{to}"}}"#),
+        )
+        .await
+        .is_ok()
 }
 
 async fn delete_entries(servers: &str, lock: &str) -> Result<(), Error> {
-    let (client, node) = (Client::connect(servers).await?, format!("/locks/{}", escaped(lock)));
+    let (client, node) = (
+        Client::connect(servers).await?,
+        format!("/locks/{}", escaped(lock)),
+    );
     let entries = match client.list_children(&node).await {
         Err(Error::NoNode) => return Ok(()),
         entries => entries?,

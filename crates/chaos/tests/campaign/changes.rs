@@ -23,11 +23,17 @@ use super::{
 };
 
 /// What takes room beside the locks of a server of Redis: so many keys of so many bytes, for a minute at most.
-const FILL: &str = "for n = 1, 16 do redis.call('SET', 'filler' .. n, string.rep('x', 65536), 'PX', 60000) end";
+const FILL: &str =
+    "for n = 1, 16 do redis.call('SET', 'filler' .. n, string.rep('x', 65536), 'PX', 60000) end";
 const EMPTY: &str = "for n = 1, 16 do redis.call('DEL', 'filler' .. n) end";
 /// About half of them. The keys of locks are as many, and small.
 const TOO_MUCH: u64 = 8 * 65536;
-const POLICIES: [&str; 4] = ["allkeys-random", "volatile-random", "allkeys-lru", "volatile-ttl"];
+const POLICIES: [&str; 4] = [
+    "allkeys-random",
+    "volatile-random",
+    "allkeys-lru",
+    "volatile-ttl",
+];
 /// The longest step of a clock. Steps back come to much less than two hours.
 const LONGEST_STEP: Duration = Duration::from_secs(60);
 /// One part of so many is what a clock runs faster or slower. A lease's margin is one of a hundred, and two milliseconds.
@@ -39,20 +45,30 @@ const BETWEEN: Duration = Duration::from_millis(3);
 impl Nemesis<'_> {
     /// Steps a server's clock by less than three leases, or by up to a minute. It stays there.
     pub(super) fn step_clock(&self, server: &Server, back: bool) {
-        let most = if self.random.borrow_mut().bool() { 3 * self.kind.ttl() } else { LONGEST_STEP };
+        let most = if self.random.borrow_mut().bool() {
+            3 * self.kind.ttl()
+        } else {
+            LONGEST_STEP
+        };
         let by = i64::try_from(self.up_to(most).as_micros()).unwrap();
         server.step_clock(if back { -by } else { by }).unwrap();
     }
 
     /// Lets a server's clock run at another rate for some leases: faster or slower than the others by less than the margin of a lease.
     pub(super) async fn change_rate(&self, server: &Server, length: Duration) {
-        let (sign, end, mut before) = (if self.coin() { 1 } else { -1 }, Instant::now() + 4 * length, Instant::now());
+        let (sign, end, mut before) = (
+            if self.coin() { 1 } else { -1 },
+            Instant::now() + 4 * length,
+            Instant::now(),
+        );
         while before < end {
             sleep(Duration::from_millis(5)).await;
             // Where this process stood still, it goes on as before: nothing is made up for.
             let went = before.elapsed().min(Duration::from_millis(50));
             before = Instant::now();
-            server.step_clock(sign * i64::try_from(went.as_micros()).unwrap() / RATE).unwrap();
+            server
+                .step_clock(sign * i64::try_from(went.as_micros()).unwrap() / RATE)
+                .unwrap();
         }
     }
 
@@ -60,7 +76,12 @@ impl Nemesis<'_> {
     pub(super) async fn change_limits(&self, member: usize, length: Duration) {
         let (ttl, tick) = (self.kind.ttl(), Duration::from_millis(400));
         let wide = (tick, Duration::from_secs(60));
-        let limits = [wide, (tick, ttl), (tick, ttl * 2 / 3), (ttl * 3 / 2, wide.1)];
+        let limits = [
+            wide,
+            (tick, ttl),
+            (tick, ttl * 2 / 3),
+            (ttl * 3 / 2, wide.1),
+        ];
         let (min, max) = limits[self.random.borrow_mut().usize(0..limits.len())];
         let members: Vec<&ZooKeeper> = match self.servers {
             Servers::ZooKeeper(server) => vec![server],
@@ -80,13 +101,27 @@ impl Nemesis<'_> {
         told(server, &["CONFIG", "SET", "maxmemory-policy", policy]).await;
         let used = loop {
             let memory = server.info("memory").await.unwrap_or_default();
-            let used = memory.lines().find_map(|line| line.strip_prefix("used_memory:")?.trim().parse::<u64>().ok());
+            let used = memory.lines().find_map(|line| {
+                line.strip_prefix("used_memory:")?
+                    .trim()
+                    .parse::<u64>()
+                    .ok()
+            });
             if let Some(used) = used {
                 break used;
             }
             sleep(AGAIN).await;
         };
-        told(server, &["CONFIG", "SET", "maxmemory", &used.saturating_sub(TOO_MUCH).to_string()]).await;
+        told(
+            server,
+            &[
+                "CONFIG",
+                "SET",
+                "maxmemory",
+                &used.saturating_sub(TOO_MUCH).to_string(),
+            ],
+        )
+        .await;
         sleep(length).await;
         told(server, &["CONFIG", "SET", "maxmemory", "0"]).await;
         told(server, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
@@ -113,7 +148,9 @@ impl Nemesis<'_> {
         let (which, all) = (self.random.borrow_mut().usize(..), self.servers.all());
         let end = async {
             for lock in locks {
-                if let Ok(Some(session)) = sessions::of_entry(&addresses, &escaped(lock), which).await {
+                if let Ok(Some(session)) =
+                    sessions::of_entry(&addresses, &escaped(lock), which).await
+                {
                     return drop(sessions::end(all[which % all.len()].addr(), session).await);
                 }
             }
@@ -171,7 +208,12 @@ impl Nemesis<'_> {
 /// Another program, which has the file locked. `None` if that was not possible in time.
 async fn start_locker(file: &Path) -> Option<Locker> {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.arg("lock").arg(file).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    command
+        .arg("lock")
+        .arg(file)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true);
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let locker = Locker(child);
@@ -219,17 +261,37 @@ pub(super) async fn told(server: &Redis, words: &[&str]) {
 
 /// Revokes one of the leases that there are, as `etcdctl lease revoke` does.
 async fn end_session(server: &Etcd, which: usize) -> Option<()> {
-    let leases: Value = serde_json::from_str(&server.post("/v3/lease/leases", "{}").await.ok()?).ok()?;
-    let leases = leases["leases"].as_array().filter(|leases| !leases.is_empty())?;
+    let leases: Value =
+        serde_json::from_str(&server.post("/v3/lease/leases", "{}").await.ok()?).ok()?;
+    let leases = leases["leases"]
+        .as_array()
+        .filter(|leases| !leases.is_empty())?;
     let id = &leases[which % leases.len()]["ID"];
-    server.post("/v3/lease/revoke", &format!(r#"{{"ID":{id}}}"#)).await.ok().map(drop)
+    server
+        .post("/v3/lease/revoke", &format!(r#"{{"ID":{id}}}"#))
+        .await
+        .ok()
+        .map(drop)
 }
 
 /// Forgets all revisions before this one.
 async fn compact(server: &Etcd) -> Option<()> {
-    let range: Value = serde_json::from_str(&server.post("/v3/kv/range", r#"{"key":"AA=="}"#).await.ok()?).ok()?;
+    let range: Value = serde_json::from_str(
+        &server
+            .post("/v3/kv/range", r#"{"key":"AA=="}"#)
+            .await
+            .ok()?,
+    )
+    .ok()?;
     let revision = &range["header"]["revision"];
-    server.post("/v3/kv/compaction", &format!(r#"{{"revision":{revision}}}"#)).await.ok().map(drop)
+    server
+        .post(
+            "/v3/kv/compaction",
+            &format!(r#"{{"revision":{revision}}}"#),
+        )
+        .await
+        .ok()
+        .map(drop)
 }
 
 /// How long a user's token is good, which is counted in whole seconds: not for longer than a lease.

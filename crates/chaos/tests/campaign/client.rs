@@ -76,10 +76,24 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(plan: Plan, store: Store, record: Record, draining: watch::Receiver<bool>) -> Client {
+    pub(super) fn new(
+        plan: Plan,
+        store: Store,
+        record: Record,
+        draining: watch::Receiver<bool>,
+    ) -> Client {
         let random = RefCell::new(fastrand::Rng::with_seed(plan.seed));
         let aside = plan.own_thread.then(|| Aside::start(&plan));
-        Client { plan, store, record, owner: Owner::new(), aside, random, ops: Cell::new(0), draining }
+        Client {
+            plan,
+            store,
+            record,
+            owner: Owner::new(),
+            aside,
+            random,
+            ops: Cell::new(0),
+            draining,
+        }
     }
 
     /// Its numbers begin further on: it is beside another one in the same process.
@@ -139,12 +153,9 @@ pub(crate) fn main(plan: Plan) {
         return command::work(&plan, &draining);
     }
     let runtime = runtime();
-    let lodgers = plan.lodgers.then(|| {
-        // Some clients need the runtime in which they were connected.
-        let needs_it = matches!(plan.kind, Kind::Etcd | Kind::EtcdCluster) || plan.kind.is_database();
-        let store = if needs_it { runtime.block_on(connect(&plan, &draining)) } else { None };
-        Lodgers::start(plan.clone(), draining.clone(), store)
-    });
+    let lodgers = plan
+        .lodgers
+        .then(|| Lodgers::start(plan.clone(), draining.clone()));
     if let Some(None) = lodgers {
         return;
     }
@@ -152,7 +163,10 @@ pub(crate) fn main(plan: Plan) {
 }
 
 pub(super) fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
 }
 
 async fn run(
@@ -171,33 +185,63 @@ async fn run(
     let mut tasks = Vec::new();
     // What is in memory is of one process, so the naive clients are in it, too.
     if plan.kind == Kind::Memory {
-        let naive = Plan { p: NAIVE_FROM, tasks: 2, naive: true, ..plan.clone() };
+        let naive = Plan {
+            p: NAIVE_FROM,
+            tasks: 2,
+            naive: true,
+            ..plan.clone()
+        };
         let record = Record::new(&naive.folder, naive.p);
-        tasks.extend(start(&Rc::new(Client::new(naive, store.clone(), record, draining.clone()))));
+        tasks.extend(start(&Rc::new(Client::new(
+            naive,
+            store.clone(),
+            record,
+            draining.clone(),
+        ))));
     }
-    let client = Rc::new(Client::new(plan.clone(), store.clone(), record, draining.clone()));
+    let client = Rc::new(Client::new(
+        plan.clone(),
+        store.clone(),
+        record,
+        draining.clone(),
+    ));
     tasks.extend(start(&client));
     let mut stores = vec![store];
     let mut relays = Vec::new();
     for (nth, url) in (1..).zip(plan.relays.clone()) {
-        let plan = Plan { url, ..plan.clone() };
-        let Some(store) = connect(&plan, &draining).await else { break };
+        let plan = Plan {
+            url,
+            ..plan.clone()
+        };
+        let Some(store) = connect(&plan, &draining).await else {
+            break;
+        };
         stores.push(store.clone());
         let record = Record::new(&plan.folder, plan.p);
-        relays.push(Rc::new(Client::new(plan, store, record, draining.clone()).lodger(nth)));
+        relays.push(Rc::new(
+            Client::new(plan, store, record, draining.clone()).lodger(nth),
+        ));
     }
     if !relays.is_empty() {
         tasks.push(tokio::task::spawn_local(work::relay(relays)));
     }
-    let idler = plan.lodgers.then(|| std::thread::spawn(move || idlers::idle(&plan, &draining)));
+    let idler = plan
+        .lodgers
+        .then(|| std::thread::spawn(move || idlers::idle(&plan, &draining)));
     for task in tasks {
         task.await.unwrap();
     }
     if let Some(idler) = idler {
-        tokio::task::spawn_blocking(|| idler.join()).await.unwrap().unwrap();
+        tokio::task::spawn_blocking(|| idler.join())
+            .await
+            .unwrap()
+            .unwrap();
     }
     if let Some(lodgers) = lodgers {
-        let last = tokio::task::spawn_blocking(|| lodgers.thread.join()).await.unwrap().unwrap();
+        let last = tokio::task::spawn_blocking(|| lodgers.thread.join())
+            .await
+            .unwrap()
+            .unwrap();
         idle(&client).await;
         last.shutdown_background();
     }
@@ -210,12 +254,17 @@ async fn run(
 /// Notes how much of a processor it takes to do nothing.
 async fn idle(client: &Client) {
     let used = || Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default();
-    let gauge =
-        |value, baseline| What::Gauge { name: "milliseconds of an idle client's processor".into(), value, baseline };
+    let gauge = |value, baseline| What::Gauge {
+        name: "milliseconds of an idle client's processor".into(),
+        value,
+        baseline,
+    };
     client.record.now(gauge(IDLE.1, true));
     let before = used();
     tokio::time::sleep(IDLE.0).await;
-    client.record.now(gauge(nanos(used() - before) / 1_000_000, false));
+    client
+        .record
+        .now(gauge(nanos(used() - before) / 1_000_000, false));
 }
 
 /// Does what no task of a runtime may do.
@@ -226,7 +275,10 @@ async fn block(mut blocks: mpsc::UnboundedReceiver<Duration>) {
 }
 
 fn start(client: &Rc<Client>) -> Vec<JoinHandle<()>> {
-    tokio::task::spawn_local(note_stalls(Record::new(&client.plan.folder, client.plan.p), false));
+    tokio::task::spawn_local(note_stalls(
+        Record::new(&client.plan.folder, client.plan.p),
+        false,
+    ));
     if !client.plan.naive {
         tokio::task::spawn_local(looks::look(client.clone()));
         // Before a grant on Redlock is complete, its nodes say numbers of their own, and observers see them.
@@ -234,14 +286,16 @@ fn start(client: &Rc<Client>) -> Vec<JoinHandle<()>> {
             tokio::task::spawn_local(looks::observe(client.clone()));
         }
     }
-    (0..client.plan.tasks).map(|_| tokio::task::spawn_local(work::work(client.clone()))).collect()
+    (0..client.plan.tasks)
+        .map(|_| tokio::task::spawn_local(work::work(client.clone())))
+        .collect()
 }
 
 /// Its servers may be down just now.
 pub(super) async fn connect(plan: &Plan, draining: &watch::Receiver<bool>) -> Option<Store> {
     loop {
         let connected = if plan.own_thread {
-            leasehold::connect_on_own_thread(&plan.url).await
+            leasehold::connect(&plan.url).on_own_thread().await
         } else {
             leasehold::connect(&plan.url).await
         };

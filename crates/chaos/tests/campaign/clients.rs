@@ -23,7 +23,11 @@ use super::{client::Plan, kind::NAIVE_FROM, recorder::Record};
 fn part(words: &[&str], log: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     let log = File::options().create(true).append(true).open(log).unwrap();
-    command.args(words).stdin(Stdio::piped()).stderr(log).kill_on_drop(true);
+    command
+        .args(words)
+        .stdin(Stdio::piped())
+        .stderr(log)
+        .kill_on_drop(true);
     command
 }
 
@@ -35,11 +39,20 @@ pub(crate) struct Resource {
 
 impl Resource {
     pub(crate) async fn start(folder: &Path) -> Resource {
-        let mut command = part(&["resource", &folder.display().to_string()], &folder.join("resource.log"));
+        let mut command = part(
+            &["resource", &folder.display().to_string()],
+            &folder.join("resource.log"),
+        );
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut address = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut address).await.unwrap();
-        Resource { address: address.trim().to_owned(), _process: process }
+        BufReader::new(process.stdout.take().unwrap())
+            .read_line(&mut address)
+            .await
+            .unwrap();
+        Resource {
+            address: address.trim().to_owned(),
+            _process: process,
+        }
     }
 }
 
@@ -57,7 +70,11 @@ const LIVES: u64 = 1000;
 impl Slot {
     pub(crate) fn start(plan: Plan, proxies: Vec<Proxy>) -> Slot {
         let process = tokio::sync::Mutex::new(spawn(&plan));
-        Slot { plan: Mutex::new(plan), process, proxies }
+        Slot {
+            plan: Mutex::new(plan),
+            process,
+            proxies,
+        }
     }
 
     /// Stops it where it stands.
@@ -75,7 +92,11 @@ impl Slot {
     }
 
     pub(crate) async fn pid(&self) -> Option<Pid> {
-        self.process.lock().await.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?))
+        self.process
+            .lock()
+            .await
+            .id()
+            .and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?))
     }
 
     /// Whether it runs programs by the command.

@@ -38,7 +38,8 @@ impl Clock {
     /// What is to be said of it.
     pub(crate) fn trouble(&self) -> Option<String> {
         let worst = self.worst.get();
-        (!worst.is_zero()).then(|| format!("void: the machine's own clock was stepped, by {worst:?}"))
+        (!worst.is_zero())
+            .then(|| format!("void: the machine's own clock was stepped, by {worst:?}"))
     }
 }
 

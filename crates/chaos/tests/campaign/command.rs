@@ -57,13 +57,19 @@ const SHELLS: [&[&str]; 6] = [
     &[],
     &["sh", "-c", "trap '' TERM; exec \"$0\" \"$@\""],
     &["sh", "-c", "exec 3<&0; \"$0\" \"$@\" <&3 & sleep 0.05"],
-    &["sh", "-c", "trap '' TERM; exec 3<&0; \"$0\" \"$@\" <&3 & sleep 0.05"],
+    &[
+        "sh",
+        "-c",
+        "trap '' TERM; exec 3<&0; \"$0\" \"$@\" <&3 & sleep 0.05",
+    ],
 ];
 /// What the command exits with: what was asked makes no sense to it, the store was not there, the lock was taken, it was lost, the guardian was killed.
 const USAGE: i32 = 64;
 const UNAVAILABLE: i32 = 69;
 const NOT_ACQUIRED: i32 = 75;
 const LOST: i32 = 76;
+/// The log says so of a program that was ended because its lock was lost, before its number.
+pub(super) const HAS_LOST: &str = "lost: ";
 const FAILED: i32 = 125;
 /// SIGTERM has ended what it waited for, or its program; or SIGKILL has ended that.
 const SIGNALLED: i32 = 128 + 15;
@@ -93,7 +99,11 @@ pub(crate) fn scaled(kind: Kind, time: Duration) -> Duration {
 
 /// The command, if it was built.
 pub(crate) fn file() -> Option<PathBuf> {
-    let file = env::current_exe().ok()?.parent()?.parent()?.join("leasehold");
+    let file = env::current_exe()
+        .ok()?
+        .parent()?
+        .parent()?
+        .join("leasehold");
     file.exists().then_some(file)
 }
 
@@ -102,14 +112,21 @@ pub(crate) fn work(plan: &Plan, draining: &watch::Receiver<bool>) {
     thread::scope(|scope| {
         for nth in 0..AT_ONCE {
             // What each of them sees is written in its order.
-            let plan = Plan { p: plan.p + nth, seed: plan.seed + nth, ..plan.clone() };
+            let plan = Plan {
+                p: plan.p + nth,
+                seed: plan.seed + nth,
+                ..plan.clone()
+            };
             scope.spawn(move || one_by_one(&plan, draining));
         }
     });
 }
 
 fn one_by_one(plan: &Plan, draining: &watch::Receiver<bool>) {
-    let (record, mut random) = (Record::new(&plan.folder, plan.p), fastrand::Rng::with_seed(plan.seed));
+    let (record, mut random) = (
+        Record::new(&plan.folder, plan.p),
+        fastrand::Rng::with_seed(plan.seed),
+    );
     for op in plan.p * 1_000_000_000 + 1.. {
         if *draining.borrow() {
             return;
@@ -143,22 +160,61 @@ fn once(plan: &Plan, op: u64, record: &Record, random: &mut fastrand::Rng) {
     }
     match limit {
         Some(_) if !waits => drop(command.arg("--no-wait")),
-        _ => drop(command.args(["--wait", &format!("{}ms", limit.unwrap_or(PATIENCE).as_millis())])),
+        _ => drop(command.args([
+            "--wait",
+            &format!("{}ms", limit.unwrap_or(PATIENCE).as_millis()),
+        ])),
     }
     // For a moment, or up to longer than a lease: one that outlives its lock shows only then.
-    let length = if random.bool() { (4 * ttl).min(ttl + LONGER) } else { ttl / 4 };
+    let length = if random.bool() {
+        (4 * ttl).min(ttl + LONGER)
+    } else {
+        ttl / 4
+    };
     let (uses, pause) = (20, length.mul_f64(random.f64()) / 20);
-    let job = Job { p: plan.p, op, lock: lock.into(), mode, resource: plan.resource.clone(), uses, pause };
-    command.arg("--").args(random.choice(SHELLS).unwrap().iter());
-    command.arg(env::current_exe().unwrap()).arg("program").arg(serde_json::to_string(&job).unwrap());
-    command.env("LEASEHOLD_STORE", &plan.url).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let job = Job {
+        p: plan.p,
+        op,
+        lock: lock.into(),
+        mode,
+        resource: plan.resource.clone(),
+        uses,
+        pause,
+    };
+    command
+        .arg("--")
+        .args(random.choice(SHELLS).unwrap().iter());
+    command
+        .arg(env::current_exe().unwrap())
+        .arg("program")
+        .arg(serde_json::to_string(&job).unwrap());
+    command
+        .env("LEASEHOLD_STORE", &plan.url)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
     // Its limit counts from when it asks: how long a process takes to begin and to end is not judged.
     let deadline = limit.filter(|_| waits).map(|_| u64::MAX);
-    record.now(What::Invoke { op, lock: lock.into(), mode, policy, deadline, owner: None });
+    record.now(What::Invoke {
+        op,
+        lock: lock.into(),
+        mode,
+        policy,
+        deadline,
+        owner: None,
+    });
     let (last, status, died) = run(command, record);
     // It may be asked to end, and is killed soon.
-    if let Some((t, _)) = last.as_ref().filter(|(t, _)| *t > died + nanos(ttl / 5 + BUSY)) {
-        eprintln!("UNEXPECTED: the program of {op} ran {} ms after its command had ended", (t - died) / 1_000_000);
+    if let Some((t, _)) = last
+        .as_ref()
+        .filter(|(t, _)| *t > died + nanos(ttl / 5 + BUSY))
+    {
+        eprintln!(
+            "UNEXPECTED: the program of {op} ran {} ms after its command had ended",
+            (t - died) / 1_000_000
+        );
+    }
+    if status.code() == Some(LOST) {
+        eprintln!("{HAS_LOST}{op}");
     }
     match last.map(|(_, what)| what) {
         None => record.now(refusal(op, waits, status)),
@@ -195,7 +251,9 @@ fn refusal(op: u64, waited: bool, status: ExitStatus) -> What {
         Some(LOST | FAILED) | None => {}
         // Or it was left behind, or ended by a signal, before it said anything.
         Some(0 | SIGNALLED | KILLED) => {}
-        Some(USAGE) => eprintln!("UNEXPECTED: it lacks the store; `cargo build -p leasehold-cli --all-features`"),
+        Some(USAGE) => eprintln!(
+            "UNEXPECTED: it lacks the store; `cargo build -p leasehold-cli --all-features`"
+        ),
         Some(_) => eprintln!("UNEXPECTED of the command: {status}"),
     }
     What::Info { op }
@@ -208,7 +266,10 @@ pub(crate) fn program(job: &Job) {
         let _ = io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(3);
     });
-    let tok = env::var("LEASEHOLD_FENCING_TOKEN").unwrap().parse().unwrap();
+    let tok = env::var("LEASEHOLD_FENCING_TOKEN")
+        .unwrap()
+        .parse()
+        .unwrap();
     let mut stdout = io::stdout();
     let mut say = |t, what| {
         let mut line = serde_json::to_vec(&Event::new(t, job.p, what)).unwrap();
@@ -220,12 +281,26 @@ pub(crate) fn program(job: &Job) {
     let op = job.op;
     let mut resource = TcpStream::connect(&job.resource).unwrap();
     let t = now();
-    say(t, What::Ok { op, tok, valid: t + 1 });
+    say(
+        t,
+        What::Ok {
+            op,
+            tok,
+            valid: t + 1,
+        },
+    );
     for _ in 0..job.uses {
         if job.mode.is_exclusive() {
-            let write = Write1 { op, lock: job.lock.clone(), tok, fenced: true };
+            let write = Write1 {
+                op,
+                lock: job.lock.clone(),
+                tok,
+                fenced: true,
+            };
             writeln!(resource, "{}", serde_json::to_string(&write).unwrap()).unwrap();
-            BufReader::new(&resource).read_line(&mut String::new()).unwrap();
+            BufReader::new(&resource)
+                .read_line(&mut String::new())
+                .unwrap();
         }
         let t = now();
         say(t, What::Use { op, valid: t + 1 });
@@ -241,17 +316,29 @@ pub(crate) fn processes(of: Pid, run: bool) -> Vec<Pid> {
     // Without a program there is a command and its guardian.
     let runs = |tree: &&Vec<Pid>| tree.len() > 2;
     let only = run && trees.iter().any(|tree| runs(&tree));
-    trees.iter().filter(|tree| !only || runs(tree)).flatten().copied().collect()
+    trees
+        .iter()
+        .filter(|tree| !only || runs(tree))
+        .flatten()
+        .copied()
+        .collect()
 }
 
 fn with_all_below(of: Pid) -> Vec<Pid> {
-    children(of).into_iter().fold(vec![of], |all, child| [all, with_all_below(child)].concat())
+    children(of)
+        .into_iter()
+        .fold(vec![of], |all, child| [all, with_all_below(child)].concat())
 }
 
 fn children(of: Pid) -> Vec<Pid> {
-    let tasks = fs::read_dir(format!("/proc/{of}/task")).into_iter().flatten().flatten();
+    let tasks = fs::read_dir(format!("/proc/{of}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
     let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    lists.flat_map(|list| Vec::from_iter(list.split_whitespace().filter_map(pid))).collect()
+    lists
+        .flat_map(|list| Vec::from_iter(list.split_whitespace().filter_map(pid)))
+        .collect()
 }
 
 fn pid(text: &str) -> Option<Pid> {

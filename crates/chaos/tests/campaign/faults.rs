@@ -36,6 +36,8 @@ pub(crate) enum Fault {
     StopServer,
     /// One process of a server that has one for each client.
     PauseBackend,
+    /// A server takes no further connection of the clients.
+    RefuseConnections,
     /// Some of the connections are ended by the server.
     Terminate,
     PauseLeader,
@@ -101,7 +103,12 @@ pub(crate) enum Target {
     Content,
 }
 
-const CLIENTS: &[Fault] = &[Fault::PauseClient, Fault::PauseClient, Fault::KillClient, Fault::BlockRuntime];
+const CLIENTS: &[Fault] = &[
+    Fault::PauseClient,
+    Fault::PauseClient,
+    Fault::KillClient,
+    Fault::BlockRuntime,
+];
 /// They are made beside all others.
 pub(crate) const COMMANDS: &[Fault] = &[Fault::PauseCommand, Fault::KillCommand];
 const LINKS: &[Fault] = &[
@@ -130,7 +137,10 @@ const MEMBERS: &[Fault] = &[
     Fault::Partition,
     Fault::Partition,
 ];
-const RELEASES: &[Fault] = &[Fault::LostAnswer(Moment::Release), Fault::LateRequest(Moment::Release)];
+const RELEASES: &[Fault] = &[
+    Fault::LostAnswer(Moment::Release),
+    Fault::LateRequest(Moment::Release),
+];
 const BY_HAND: &[Fault] = &[Fault::Evict, Fault::DeleteKeys, Fault::DeleteKeys];
 const LOSSES: &[Fault] = &[Fault::LoseData, Fault::Restore];
 const REDIS_LOSSES: &[Fault] = &[Fault::LoseData, Fault::Restore, Fault::EvictKeys];
@@ -147,6 +157,14 @@ const SCRIPTS: &[Fault] = &[Fault::ForgetScripts, Fault::CloseSubscriptions];
 
 /// What is no step, and no excuse.
 const RATES: &[Fault] = &[Fault::ClockRate, Fault::ClockRate];
+/// What a run of PostgreSQL has that loses no data: a limit would come back with them.
+const DATABASE_KEEPS: &[Fault] = &[
+    Fault::ClockForward,
+    Fault::ClockBack,
+    Fault::ClockBack,
+    Fault::RefuseConnections,
+    Fault::RefuseConnections,
+];
 /// What a run of some stores has that [loses no data](loses_data).
 const CLOCKS: &[Fault] = &[Fault::ClockForward, Fault::ClockBack, Fault::ClockBack];
 const ETCD: &[Fault] = &[Fault::Compact, Fault::EndSession];
@@ -165,7 +183,9 @@ impl Display for Choice {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(if self.only.is_empty() { "all" } else { "" })?;
         f.write_str(&self.only.join(", "))?;
-        self.apart.map_or(Ok(()), |apart| write!(f, ", {} s apart", apart.as_secs_f64()))
+        self.apart.map_or(Ok(()), |apart| {
+            write!(f, ", {} s apart", apart.as_secs_f64())
+        })
     }
 }
 
@@ -174,9 +194,18 @@ impl Choice {
         self.only.is_empty() || self.only.contains(&format!("{fault:?}"))
     }
 
+    /// Whether it is the only one.
+    pub(crate) fn is_only(&self, fault: Fault) -> bool {
+        self.only == [format!("{fault:?}")]
+    }
+
     /// A name that is none of a fault of this store.
     pub(crate) fn unknown(&self, kind: Kind, seed: u64) -> Option<&String> {
-        let known: Vec<String> = faults(kind, seed).iter().chain(COMMANDS).map(|fault| format!("{fault:?}")).collect();
+        let known: Vec<String> = faults(kind, seed)
+            .iter()
+            .chain(COMMANDS)
+            .map(|fault| format!("{fault:?}"))
+            .collect();
         self.only.iter().find(|name| !known.contains(name))
     }
 }
@@ -186,7 +215,15 @@ pub(crate) fn faults(kind: Kind, seed: u64) -> Vec<Fault> {
     let or = |losses, others| if loses_data(seed) { losses } else { others };
     let groups: &[&[Fault]] = match kind {
         Kind::Memory => &[&[Fault::PauseClient, Fault::PauseClient, Fault::BlockRuntime]],
-        Kind::Sqlite => &[CLIENTS, &[Fault::DeleteFiles, Fault::LockFile, Fault::Evict, Fault::FillDisk]],
+        Kind::Sqlite => &[
+            CLIENTS,
+            &[
+                Fault::DeleteFiles,
+                Fault::LockFile,
+                Fault::Evict,
+                Fault::FillDisk,
+            ],
+        ],
         Kind::Redis => &[
             CLIENTS,
             LINKS,
@@ -209,20 +246,61 @@ pub(crate) fn faults(kind: Kind, seed: u64) -> Vec<Fault> {
             &[Fault::Evict, Fault::ClockAhead, Fault::FillMemory],
         ],
         Kind::Etcd => &[CLIENTS, LINKS, SERVERS, BY_HAND, or(LOSSES, USERS), ETCD],
-        Kind::EtcdCluster => &[CLIENTS, LINKS, SERVERS, MEMBERS, BY_HAND, or(LOSSES, USERS), ETCD],
+        Kind::EtcdCluster => &[
+            CLIENTS,
+            LINKS,
+            SERVERS,
+            MEMBERS,
+            BY_HAND,
+            or(LOSSES, USERS),
+            ETCD,
+        ],
         Kind::ZooKeeper => &[CLIENTS, LINKS, SERVERS, BY_HAND, LOSSES, ZOOKEEPER],
-        Kind::Ensemble => &[CLIENTS, LINKS, SERVERS, MEMBERS, BY_HAND, LOSSES, ZOOKEEPER, ZOOKEEPER],
+        Kind::Ensemble => &[
+            CLIENTS, LINKS, SERVERS, MEMBERS, BY_HAND, LOSSES, ZOOKEEPER, ZOOKEEPER,
+        ],
         // A server that is started again has the part that it began with: sentinels would not set that right soon.
         Kind::Sentinel => &[
             CLIENTS,
             SCRIPTS,
-            &[Fault::PauseServer, Fault::Evict, Fault::FailOver, Fault::FailOver, Fault::FillMemory],
+            &[
+                Fault::PauseServer,
+                Fault::Evict,
+                Fault::FailOver,
+                Fault::FailOver,
+                Fault::FillMemory,
+            ],
         ],
-        Kind::Postgres => &[CLIENTS, LINKS, SERVERS, RELEASES, BY_HAND, or(LOSSES, CLOCKS), RATES, DATABASE],
-        Kind::PgBouncer => &[CLIENTS, LINKS, SERVERS, RELEASES, BY_HAND, DATABASE],
-        Kind::Cluster => {
-            &[CLIENTS, SERVERS, SCRIPTS, &[Fault::Evict, Fault::FailOver, Fault::MoveSlot, Fault::FillMemory]]
-        }
+        Kind::Postgres => &[
+            CLIENTS,
+            LINKS,
+            SERVERS,
+            RELEASES,
+            BY_HAND,
+            or(LOSSES, DATABASE_KEEPS),
+            RATES,
+            DATABASE,
+        ],
+        Kind::PgBouncer => &[
+            CLIENTS,
+            LINKS,
+            SERVERS,
+            RELEASES,
+            BY_HAND,
+            DATABASE,
+            &[Fault::RefuseConnections],
+        ],
+        Kind::Cluster => &[
+            CLIENTS,
+            SERVERS,
+            SCRIPTS,
+            &[
+                Fault::Evict,
+                Fault::FailOver,
+                Fault::MoveSlot,
+                Fault::FillMemory,
+            ],
+        ],
     };
     groups.concat()
 }
@@ -242,12 +320,20 @@ impl Fault {
     pub(crate) fn breaks(self, kind: Kind) -> Breaks {
         match self {
             // The server's clock is in their tokens.
-            Fault::LoseData | Fault::Restore if kind != Kind::Redis && !kind.is_database() => Breaks::Order,
+            Fault::LoseData | Fault::Restore if kind != Kind::Redis && !kind.is_database() => {
+                Breaks::Order
+            }
             Fault::EvictKeys if kind != Kind::Redis => Breaks::Order,
             // A lease lasts longer then.
             Fault::ClockBack if kind.is_database() => Breaks::Nothing,
-            Fault::DeleteKeys | Fault::Evict | Fault::LoseData | Fault::Restore | Fault::FailOver => Breaks::Exclusion,
-            Fault::EvictKeys | Fault::EndSession | Fault::ClockForward | Fault::ClockBack => Breaks::Exclusion,
+            Fault::DeleteKeys
+            | Fault::Evict
+            | Fault::LoseData
+            | Fault::Restore
+            | Fault::FailOver => Breaks::Exclusion,
+            Fault::EvictKeys | Fault::EndSession | Fault::ClockForward | Fault::ClockBack => {
+                Breaks::Exclusion
+            }
             _ => Breaks::Nothing,
         }
     }
@@ -255,12 +341,18 @@ impl Fault {
     pub(crate) fn target(self) -> Target {
         match self {
             Fault::PauseServer | Fault::RestartServer | Fault::Isolate => Target::Server,
-            Fault::StopServer | Fault::PauseBackend => Target::Database,
-            Fault::LoseData | Fault::Restore | Fault::FillMemory | Fault::EvictKeys => Target::Server,
-            Fault::ClockForward | Fault::ClockBack | Fault::ClockRate | Fault::ChangeLimits => Target::Server,
-            Fault::PauseLeader | Fault::KillLeader | Fault::Partition | Fault::FailOver | Fault::MoveSlot => {
-                Target::Leader
+            Fault::StopServer | Fault::PauseBackend | Fault::RefuseConnections => Target::Database,
+            Fault::LoseData | Fault::Restore | Fault::FillMemory | Fault::EvictKeys => {
+                Target::Server
             }
+            Fault::ClockForward | Fault::ClockBack | Fault::ClockRate | Fault::ChangeLimits => {
+                Target::Server
+            }
+            Fault::PauseLeader
+            | Fault::KillLeader
+            | Fault::Partition
+            | Fault::FailOver
+            | Fault::MoveSlot => Target::Leader,
             Fault::ForgetScripts
             | Fault::Terminate
             | Fault::CloseSubscriptions
@@ -312,7 +404,9 @@ impl Moment {
             (Kind::Etcd | Kind::EtcdCluster, Moment::KeepAlive) => b"\0\0\0\0\x0a\x08".into(),
             (Kind::ZooKeeper | Kind::Ensemble, Moment::Claim) => b"-lock-".into(),
             // Nothing is written to this node, whatever its version.
-            (Kind::ZooKeeper | Kind::Ensemble, Moment::KeepAlive) => b"/.leasehold\0\0\0\0\xff\xff\xff\xff".into(),
+            (Kind::ZooKeeper | Kind::Ensemble, Moment::KeepAlive) => {
+                b"/.leasehold\0\0\0\0\xff\xff\xff\xff".into()
+            }
             // The label of the clients.
             _ => b"op-".into(),
         }

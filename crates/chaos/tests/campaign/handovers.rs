@@ -20,7 +20,9 @@ impl Servers {
 
     /// The slot of this lock moves on to the next primary: as often as it takes, since a slot that is half moved serves nobody.
     pub(crate) async fn move_slot(&self, lock: &str) {
-        let Servers::Cluster(cluster) = self else { return };
+        let Servers::Cluster(cluster) = self else {
+            return;
+        };
         while moved(cluster, lock).await.is_err() {
             tokio::time::sleep(AGAIN).await;
         }
@@ -45,7 +47,9 @@ async fn of_primary(cluster: &RedisCluster, lock: &str) -> Result<()> {
     let replica = (before + cluster.nodes().len() / 2) % cluster.nodes().len();
     while cluster.owner(slot).await? == before {
         // The replica may have given up: then it is told again.
-        let _ = cluster.nodes()[replica].command(&["CLUSTER", "FAILOVER"]).await;
+        let _ = cluster.nodes()[replica]
+            .command(&["CLUSTER", "FAILOVER"])
+            .await;
         tokio::time::sleep(AGAIN).await;
     }
     cluster.until_ok().await
@@ -54,7 +58,10 @@ async fn of_primary(cluster: &RedisCluster, lock: &str) -> Result<()> {
 async fn moved(cluster: &RedisCluster, lock: &str) -> Result<()> {
     let slot = cluster.slot(lock).await?;
     let (owner, primaries) = (cluster.owner(slot).await?, cluster.primaries().await?);
-    let next = primaries.iter().find(|node| **node > owner).or(primaries.first());
+    let next = primaries
+        .iter()
+        .find(|node| **node > owner)
+        .or(primaries.first());
     match next {
         Some(next) if *next != owner => cluster.move_slot(slot, *next).await,
         _ => Ok(()),

@@ -24,15 +24,24 @@ const NOTHING: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
 /// Acquires in two runtimes, of which one is soon driven no more, gives back both, and notes what the processor does in the other
 /// one meanwhile. Again and again with another client, until it drains.
 pub(crate) fn idle(plan: &Plan, draining: &watch::Receiver<bool>) {
-    let (record, mut random) = (Record::new(&plan.folder, plan.p), fastrand::Rng::with_seed(plan.seed));
-    let gauge =
-        |value, baseline| What::Gauge { name: "milliseconds of an idle runtime's processor".into(), value, baseline };
+    let (record, mut random) = (
+        Record::new(&plan.folder, plan.p),
+        fastrand::Rng::with_seed(plan.seed),
+    );
+    let gauge = |value, baseline| What::Gauge {
+        name: "milliseconds of an idle runtime's processor".into(),
+        value,
+        baseline,
+    };
     record.now(gauge(MOST, true));
     while !*draining.borrow() {
         let here = runtime();
-        let Some(store) = LocalSet::new().block_on(&here, connect(plan, draining)) else { return };
+        let Some(store) = LocalSet::new().block_on(&here, connect(plan, draining)) else {
+            return;
+        };
         // The other one may be driven until it has planned renewals of both, or only for a moment.
-        let [length, pause, rest] = [1.0, 0.3, 0.3].map(|most| plan.kind.ttl().mul_f64(most * random.f64()));
+        let [length, pause, rest] =
+            [1.0, 0.3, 0.3].map(|most| plan.kind.ttl().mul_f64(most * random.f64()));
         let both = async { tokio::join!(elsewhere(store.clone(), length), later(&store, pause)) };
         let ((there, first), second) = here.block_on(both);
         here.block_on(async { sleep(rest).await });
@@ -42,7 +51,10 @@ pub(crate) fn idle(plan: &Plan, draining: &watch::Receiver<bool>) {
         }
         let before = used();
         here.block_on(async { sleep(NOTHING[0] + NOTHING[1].mul_f64(random.f64())).await });
-        record.now(gauge(nanos(used().saturating_sub(before)) / 1_000_000, false));
+        record.now(gauge(
+            nanos(used().saturating_sub(before)) / 1_000_000,
+            false,
+        ));
         there.shutdown_background();
         let _ = here.block_on(store.close(NOTHING[1]));
     }

@@ -127,7 +127,9 @@ impl Kind {
 
     /// For how long a dead client may be in the way.
     pub(crate) fn in_the_way(self) -> Duration {
-        self.recovery().map_or(Duration::ZERO, |beyond| self.ttl() + Duration::from_millis(beyond))
+        self.recovery().map_or(Duration::ZERO, |beyond| {
+            self.ttl() + Duration::from_millis(beyond)
+        })
     }
 
     /// How late things may be while the machine is busy with other things, too. Stalls of a client's process do not count.
@@ -147,7 +149,11 @@ impl Kind {
 
     /// How many client processes there are: what is in memory has one.
     pub(crate) fn clients(self, seed: u64) -> u64 {
-        if self == Kind::Memory { 1 } else { 3 + u64::from(self.has_foreign(seed)) }
+        if self == Kind::Memory {
+            1
+        } else {
+            3 + u64::from(self.has_foreign(seed))
+        }
     }
 
     /// Whether a client of another library is beside ours, the last of them. Where a clock is stepped back, what it leaves behind on Redis
@@ -176,7 +182,10 @@ impl Kind {
 
     /// Whether some seconds show something: more is too long for each test.
     pub(crate) fn is_quick(self) -> bool {
-        matches!(self, Kind::Memory | Kind::Sqlite | Kind::Redis | Kind::Redlock | Kind::Postgres)
+        matches!(
+            self,
+            Kind::Memory | Kind::Sqlite | Kind::Redis | Kind::Redlock | Kind::Postgres
+        )
     }
 
     /// Whether the locks are in a database, where transactions of programs are.
@@ -187,7 +196,10 @@ impl Kind {
     /// Whether leases go by the wall clock of their server, which is the machine's.
     pub(crate) fn is_by_wall_clock(self) -> bool {
         use Kind::{Cluster, PgBouncer, Postgres, Redis, Redlock, Sentinel};
-        matches!(self, Redis | Redlock | Sentinel | Cluster | Postgres | PgBouncer)
+        matches!(
+            self,
+            Redis | Redlock | Sentinel | Cluster | Postgres | PgBouncer
+        )
     }
 
     /// How long a client's session may outlive it beside its leases: in it ZooKeeper's clients ask what no lease depends on.

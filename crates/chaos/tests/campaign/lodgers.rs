@@ -23,21 +23,26 @@ pub(crate) struct Lodgers {
 }
 
 impl Lodgers {
-    /// They use the store until the client drains: this one, or one that the first of them connects. Nothing, if it drains before it
-    /// has connected.
-    pub(crate) fn start(plan: Plan, draining: watch::Receiver<bool>, mut store: Option<Store>) -> Option<Lodgers> {
+    /// The first of them connects the store, and all use it until the client drains. Nothing, if it drains before it has connected.
+    pub(crate) fn start(plan: Plan, draining: watch::Receiver<bool>) -> Option<Lodgers> {
+        let mut store = None;
         let (send, connected) = mpsc::channel();
         let thread = thread::spawn(move || {
             let mut nth = 1;
             loop {
                 let runtime = runtime();
-                if !LocalSet::new().block_on(&runtime, live(&plan, &draining, nth, &mut store, &send)) {
+                if !LocalSet::new()
+                    .block_on(&runtime, live(&plan, &draining, nth, &mut store, &send))
+                {
                     return runtime;
                 }
                 nth += 1;
             }
         });
-        Some(Lodgers { store: connected.recv().ok()?, thread })
+        Some(Lodgers {
+            store: connected.recv().ok()?,
+            thread,
+        })
     }
 }
 
@@ -52,12 +57,16 @@ async fn live(
     if store.is_none() {
         *store = connect(plan, draining).await;
     }
-    let Some(store) = store.clone() else { return false };
+    let Some(store) = store.clone() else {
+        return false;
+    };
     let record = Record::new(&plan.folder, plan.p);
     let (leave, leaving) = watch::channel(false);
     let client = Rc::new(Client::new(plan.clone(), store.clone(), record, leaving).lodger(nth));
     tokio::task::spawn_local(note_stalls(Record::new(&plan.folder, plan.p), false));
-    let tasks: Vec<_> = (0..2).map(|_| tokio::task::spawn_local(work::work(client.clone()))).collect();
+    let tasks: Vec<_> = (0..2)
+        .map(|_| tokio::task::spawn_local(work::work(client.clone())))
+        .collect();
     if nth == 1 {
         // The store is kept here before others use it.
         tokio::time::sleep(client.ttl() / 10).await;
@@ -65,7 +74,9 @@ async fn live(
     }
     let mut drains = draining.clone();
     let until = client.ttl() + client.up_to(4 * client.ttl());
-    let drained = tokio::time::timeout(until, drains.wait_for(|drains| *drains)).await.is_ok();
+    let drained = tokio::time::timeout(until, drains.wait_for(|drains| *drains))
+        .await
+        .is_ok();
     leave.send_replace(true);
     for task in tasks {
         task.await.unwrap();

@@ -16,10 +16,14 @@ pub(crate) async fn look(client: Rc<Client>) {
     while !client.drains() {
         tokio::time::sleep(client.up_to(client.ttl() / 4)).await;
         let lock = client.random(|random| LOCKS[random.usize(0..LOCKS.len())]);
-        let Ok(queue) = client.store.lock(lock).inspect().await else { continue };
+        let Ok(queue) = client.store.lock(lock).inspect().await else {
+            continue;
+        };
         let t = now();
-        let labels =
-            queue.waiters.iter().filter_map(|waiter| waiter.label.as_deref()?.strip_prefix("op-")?.parse().ok());
+        let labels = queue
+            .waiters
+            .iter()
+            .filter_map(|waiter| waiter.label.as_deref()?.strip_prefix("op-")?.parse().ok());
         for op in labels {
             client.record.at(t, What::Queued { op });
         }
@@ -61,8 +65,14 @@ async fn another(client: &Client, known: Option<FencingToken>) -> Option<Fencing
     while !client.drains() {
         tokio::time::sleep(each).await;
         let queue = client.store.lock(LEADER).inspect().await;
-        let leads = queue.ok().map(|queue| queue.holders.first().and_then(|holder| holder.token));
-        looks = if leads.is_some_and(|leads| leads != known) { looks + 1 } else { 0 };
+        let leads = queue
+            .ok()
+            .map(|queue| queue.holders.first().and_then(|holder| holder.token));
+        looks = if leads.is_some_and(|leads| leads != known) {
+            looks + 1
+        } else {
+            0
+        };
         if looks == enough {
             return leads.flatten();
         }

@@ -9,7 +9,13 @@
 //! - `client` with `aside`, `lodgers` and `idlers`, `work` with `held`, `using`, `both` and `looks`, `resource` and `counter` are what the other processes do: they
 //!   are this program, started again. `foreign` starts another one in its place, with a client of another library; `command` is one that runs programs by the command.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, clippy::print_stderr, reason = "a program of tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program of tests"
+)]
 
 mod aside;
 mod both;
@@ -56,9 +62,14 @@ fn slice_of(kind: Kind) -> Duration {
 }
 
 fn main() -> ExitCode {
+    if !cfg!(leasehold_lab) && std::env::var_os("LEASEHOLD_FAULTS").is_some() {
+        println!("this build has no faults to put back: it needs `--cfg leasehold_lab`");
+        return ExitCode::FAILURE;
+    }
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if !words.first().is_some_and(|word| ["client", "resource", "program", "lock", "check", "page"].contains(&&**word))
-    {
+    if !words.first().is_some_and(|word| {
+        ["client", "resource", "program", "lock", "check", "page"].contains(&&**word)
+    }) {
         room::enter();
     }
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
@@ -77,7 +88,9 @@ fn main() -> ExitCode {
         }
         ["page"] => prove::write(),
         _ => {
-            let trial = |kind: Kind| Trial::test(kind.name(), move || slice(kind)).with_ignored_flag(!kind.is_quick());
+            let trial = |kind: Kind| {
+                Trial::test(kind.name(), move || slice(kind)).with_ignored_flag(!kind.is_quick())
+            };
             let trials = Kind::ALL.map(trial);
             return libtest_mimic::run(&Arguments::from_args(), trials.into()).exit_code();
         }
@@ -88,7 +101,11 @@ fn main() -> ExitCode {
 fn slice(kind: Kind) -> Result<(), Failed> {
     let verdict = campaign(kind, fastrand::u64(..), slice_of(kind), &Choice::default());
     println!("{}", verdict.text);
-    if verdict.passed { Ok(()) } else { Err(verdict.text.into()) }
+    if verdict.passed {
+        Ok(())
+    } else {
+        Err(verdict.text.into())
+    }
 }
 
 /// What a longer run is told: `--seconds`, `--seed`, `--store`, and how many times as long its leases are: `--leases`. Otherwise they are
@@ -103,29 +120,62 @@ struct Options {
 
 impl Options {
     fn of(words: &[&str]) -> Options {
-        let value = |key: &str| words.windows(2).find(|pair| pair[0] == key).map(|pair| pair[1]);
-        let time = Duration::from_secs(value("--seconds").map_or(60, |seconds| seconds.parse().unwrap()));
+        let value = |key: &str| {
+            words
+                .windows(2)
+                .find(|pair| pair[0] == key)
+                .map(|pair| pair[1])
+        };
+        let time =
+            Duration::from_secs(value("--seconds").map_or(60, |seconds| seconds.parse().unwrap()));
         let leases = value("--leases").map(|times| times.parse().unwrap());
         let seed = value("--seed").map_or_else(|| fastrand::u64(..), |seed| seed.parse().unwrap());
         let store = value("--store");
-        let kinds = Kind::ALL.into_iter().filter(|kind| store.is_none_or(|name| name == kind.name())).collect();
-        let only = value("--faults").map_or_else(Vec::new, |names| names.split(',').map(str::to_owned).collect());
-        let apart = value("--apart").map(|seconds| Duration::from_secs_f64(seconds.parse().unwrap()));
-        Options { time, seed, kinds, leases, choice: Choice { only, apart } }
+        let kinds = Kind::ALL
+            .into_iter()
+            .filter(|kind| store.is_none_or(|name| name == kind.name()))
+            .collect();
+        let only = value("--faults").map_or_else(Vec::new, |names| {
+            names.split(',').map(str::to_owned).collect()
+        });
+        let apart =
+            value("--apart").map(|seconds| Duration::from_secs_f64(seconds.parse().unwrap()));
+        Options {
+            time,
+            seed,
+            kinds,
+            leases,
+            choice: Choice { only, apart },
+        }
     }
 }
 
 /// Runs one store after the other, and keeps the numbers for the page if it is `to_prove`.
 fn long(words: &[&str], to_prove: bool) -> ExitCode {
-    let Options { time, seed, kinds, leases, choice } = Options::of(words);
-    let mut code = if kinds.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    let Options {
+        time,
+        seed,
+        kinds,
+        leases,
+        choice,
+    } = Options::of(words);
+    let mut code = if kinds.is_empty() {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    };
     for kind in kinds {
         if let Some(unknown) = choice.unknown(kind, seed) {
-            eprintln!("{} has no fault {unknown} with the seed {seed}", kind.name());
+            eprintln!(
+                "{} has no fault {unknown} with the seed {seed}",
+                kind.name()
+            );
             code = ExitCode::FAILURE;
             continue;
         }
-        let parts = leases.map_or(vec![(1, time * 2 / 3), (kind.many(), time / 3)], |leases| vec![(leases, time)]);
+        let parts = leases.map_or(vec![(1, time * 2 / 3), (kind.many(), time / 3)], |leases| {
+            vec![(leases, time)]
+        });
         for (leases, time) in parts {
             kind::lengthen(leases);
             let verdict = campaign(kind, seed, time, &choice);
@@ -145,14 +195,26 @@ fn check(folder: &Path) -> ExitCode {
     let (report, control) = run::check(folder);
     run::draw(folder, &report);
     let ordered = run::ordered(folder).map(run::of_order);
-    println!("{report}\ncontrol: {} violations\norder: {ordered:?}", control.count);
-    if report.is_clean() && ordered.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    println!(
+        "{report}\ncontrol: {} violations\norder: {ordered:?}",
+        control.count
+    );
+    if report.is_clean() && ordered.is_ok() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 fn campaign(kind: Kind, seed: u64, time: Duration, choice: &Choice) -> Verdict {
     // What was kept of an earlier run with this seed stays.
-    let folder = |n| PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("chaos-{}-{seed}-{n}", kind.name()));
+    let folder = |n| {
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("chaos-{}-{seed}-{n}", kind.name()))
+    };
     let folder = (1..).map(folder).find(|folder| !folder.exists()).unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(run::run(kind, seed, time, choice, &folder))
 }

@@ -51,12 +51,25 @@ impl<'a> Nemesis<'a> {
         };
         let mut kinds = faults(kind, seed);
         kinds.retain(|fault| choice.has(*fault));
-        if kinds.contains(&Fault::FillDisk) && matches!(servers, Servers::File(room) if !room.is_small()) {
+        if kinds.contains(&Fault::FillDisk)
+            && matches!(servers, Servers::File(room) if !room.is_small())
+        {
             println!("no disk of its own: none is full");
             kinds.retain(|fault| *fault != Fault::FillDisk);
         }
         let (busy, ids) = (RefCell::default(), RefCell::new(0));
-        Nemesis { kinds, choice, kind, record, servers, clients, random, operator, busy, ids }
+        Nemesis {
+            kinds,
+            choice,
+            kind,
+            record,
+            servers,
+            clients,
+            random,
+            operator,
+            busy,
+            ids,
+        }
     }
 
     /// Ends what it has open itself.
@@ -71,7 +84,8 @@ impl<'a> Nemesis<'a> {
     pub(crate) async fn rage(&self, time: Duration) {
         let begin = tokio::time::Instant::now();
         if time >= LONG {
-            tokio::time::sleep((Duration::from_secs(4) + 3 * self.kind.ttl()).min(time * 2 / 3)).await;
+            tokio::time::sleep((Duration::from_secs(4) + 3 * self.kind.ttl()).min(time * 2 / 3))
+                .await;
         }
         let storm = 6 * self.kind.settle();
         while begin.elapsed() < time {
@@ -84,8 +98,16 @@ impl<'a> Nemesis<'a> {
                     self.one().await;
                 }
             };
-            let at_once = if self.choice.apart.is_some() { 1 } else { self.kind.at_once() };
-            tokio::join!(join_all((0..at_once).map(|_| one())), self.tamper(until), self.commands(until));
+            let at_once = if self.choice.apart.is_some() {
+                1
+            } else {
+                self.kind.at_once()
+            };
+            tokio::join!(
+                join_all((0..at_once).map(|_| one())),
+                self.tamper(until),
+                self.commands(until)
+            );
             if begin.elapsed() < time {
                 // What was broken settles, a waiter may take so long, and one who waits for no good reason may do so for a lease.
                 let quiet = self.kind.settle() + Duration::from_secs(4) + self.kind.ttl();
@@ -101,22 +123,33 @@ impl<'a> Nemesis<'a> {
 
     /// Ends by hand what is kept for long, again and again, and so rarely that most of the time there is no excuse for two holders.
     async fn tamper(&self, until: tokio::time::Instant) {
-        let by_hand = [Fault::DeleteKeys, Fault::Evict].into_iter().find(|fault| self.kinds.contains(fault));
+        let by_hand = [Fault::DeleteKeys, Fault::Evict]
+            .into_iter()
+            .find(|fault| self.kinds.contains(fault));
         let Some(fault) = by_hand else { return };
         while tokio::time::Instant::now() < until {
             tokio::time::sleep(4 * self.kind.ttl() + self.up_to(4 * self.kind.ttl())).await;
-            self.make_to(fault, &[self.clients.len() + self.servers.all().len()], Some(KEPT)).await;
+            self.make_to(
+                fault,
+                &[self.clients.len() + self.servers.all().len()],
+                Some(KEPT),
+            )
+            .await;
         }
     }
 
     /// Breaks the command again and again, beside the others: it is one client of several, has three processes for each program, and mostly
     /// the wrong one is hit.
     async fn commands(&self, until: tokio::time::Instant) {
-        let Some(command) = self.clients.iter().position(Slot::is_command) else { return };
+        let Some(command) = self.clients.iter().position(Slot::is_command) else {
+            return;
+        };
         let made = Vec::from_iter(COMMANDS.iter().filter(|fault| self.choice.has(**fault)));
         while tokio::time::Instant::now() < until {
             tokio::time::sleep(self.up_to(self.kind.ttl().min(Duration::from_secs(1)))).await;
-            let Some(fault) = self.random.borrow_mut().choice(&made).map(|fault| **fault) else { return };
+            let Some(fault) = self.random.borrow_mut().choice(&made).map(|fault| **fault) else {
+                return;
+            };
             self.make_to(fault, &[command], None).await;
         }
     }
@@ -133,7 +166,12 @@ impl<'a> Nemesis<'a> {
             let id = self.begin("PauseNaive", Breaks::Nothing, Some(NAIVE));
             naive[holder].pause().await;
             let until = tokio::time::Instant::now() + patience;
-            let others = || naive.iter().enumerate().any(|(n, slot)| n != holder && slot.holds());
+            let others = || {
+                naive
+                    .iter()
+                    .enumerate()
+                    .any(|(n, slot)| n != holder && slot.holds())
+            };
             while !others() && tokio::time::Instant::now() < until {
                 tokio::time::sleep(glance).await;
             }
@@ -145,13 +183,17 @@ impl<'a> Nemesis<'a> {
 
     /// One fault by chance, to one of those that are whole.
     async fn one(&self) {
-        let Some(fault) = self.random.borrow_mut().choice(&self.kinds).copied() else { return };
+        let Some(fault) = self.random.borrow_mut().choice(&self.kinds).copied() else {
+            return;
+        };
         // What everything is lost by is an excuse for everything: it is rare.
         let loses = fault.breaks(self.kind) == Breaks::Order || fault.loses_counts(self.kind);
         let (clients, servers) = (self.clients.len(), self.servers.all().len());
         // All of several are whole rarely enough.
         if fault.is_of_all(self.kind) {
-            return self.make_to(fault, &Vec::from_iter(clients..clients + servers), None).await;
+            return self
+                .make_to(fault, &Vec::from_iter(clients..clients + servers), None)
+                .await;
         }
         if loses && self.random.borrow_mut().u8(0..6) > 0 {
             return;
@@ -163,10 +205,15 @@ impl<'a> Nemesis<'a> {
             Target::Leader => vec![clients + self.servers.leader().await],
             Target::Content => vec![clients + servers],
         };
-        let whole: Vec<usize> = all.into_iter().filter(|target| !self.busy.borrow().contains(target)).collect();
+        let whole: Vec<usize> = all
+            .into_iter()
+            .filter(|target| !self.busy.borrow().contains(target))
+            .collect();
         // Of several members mostly one is broken at a time: else there would be no leader for most of the time.
-        let members = self.kind.is_several() && matches!(fault.target(), Target::Server | Target::Leader);
-        let broken = (clients..clients + servers).any(|member| self.busy.borrow().contains(&member));
+        let members =
+            self.kind.is_several() && matches!(fault.target(), Target::Server | Target::Leader);
+        let broken =
+            (clients..clients + servers).any(|member| self.busy.borrow().contains(&member));
         let spared = members && broken && self.random.borrow_mut().u8(0..4) > 0;
         if !whole.is_empty() && !spared {
             let target = whole[self.random.borrow_mut().usize(0..whole.len())];
@@ -176,8 +223,16 @@ impl<'a> Nemesis<'a> {
 
     async fn make(&self, fault: Fault, target: usize) {
         let of_command = self.clients.get(target).is_some_and(Slot::is_command);
-        let fault = if of_command { fault.of_command() } else { fault };
-        let lock = if fault.is_of_one_lock() { Some(self.held_lock().await) } else { None };
+        let fault = if of_command {
+            fault.of_command()
+        } else {
+            fault
+        };
+        let lock = if fault.is_of_one_lock() {
+            Some(self.held_lock().await)
+        } else {
+            None
+        };
         self.make_to(fault, &[target], lock).await;
     }
 
@@ -196,7 +251,8 @@ impl<'a> Nemesis<'a> {
         match fault.target() {
             Target::Client => self.client(fault, &self.clients[target], length).await,
             Target::Server | Target::Database | Target::Leader => {
-                self.server(fault, target - self.clients.len(), length).await;
+                self.server(fault, target - self.clients.len(), length)
+                    .await;
             }
             Target::Content => self.content(fault, lock, length).await,
         }
@@ -207,7 +263,9 @@ impl<'a> Nemesis<'a> {
     /// A client that is whole. It counts as broken until it is [mended](Nemesis::mended).
     pub(super) fn take_client(&self) -> Option<usize> {
         let mut busy = self.busy.borrow_mut();
-        let whole: Vec<usize> = (0..self.clients.len()).filter(|client| !busy.contains(client)).collect();
+        let whole: Vec<usize> = (0..self.clients.len())
+            .filter(|client| !busy.contains(client))
+            .collect();
         let client = self.random.borrow_mut().choice(whole)?;
         busy.insert(client);
         Some(client)
@@ -219,19 +277,31 @@ impl<'a> Nemesis<'a> {
 
     /// A lock that somebody holds just now, if the store says so soon.
     async fn held_lock(&self) -> &'static str {
-        let mut locks = LOCKS.into_iter().filter(|lock| *lock != KEPT).collect::<Vec<_>>();
+        let mut locks = LOCKS
+            .into_iter()
+            .filter(|lock| *lock != KEPT)
+            .collect::<Vec<_>>();
         self.random.borrow_mut().shuffle(&mut locks);
         let first = locks[0];
-        let Some(operator) = &self.operator else { return first };
+        let Some(operator) = &self.operator else {
+            return first;
+        };
         let held = async {
             for lock in locks {
-                if operator.lock(lock).inspect().await.is_ok_and(|queue| !queue.holders.is_empty()) {
+                if operator
+                    .lock(lock)
+                    .inspect()
+                    .await
+                    .is_ok_and(|queue| !queue.holders.is_empty())
+                {
                     return lock;
                 }
             }
             first
         };
-        tokio::time::timeout(self.kind.ttl(), held).await.unwrap_or(first)
+        tokio::time::timeout(self.kind.ttl(), held)
+            .await
+            .unwrap_or(first)
     }
 
     fn begin(&self, kind: &str, breaks: Breaks, lock: Option<&str>) -> u64 {
@@ -239,9 +309,18 @@ impl<'a> Nemesis<'a> {
             let mut ids = self.ids.borrow_mut();
             *ids += 1;
             // What concerns naive clients only is told by its number.
-            if lock == Some(NAIVE) { NAIVE_FROM + *ids } else { *ids }
+            if lock == Some(NAIVE) {
+                NAIVE_FROM + *ids
+            } else {
+                *ids
+            }
         };
-        self.record.now(What::Fault { id, kind: kind.to_owned(), breaks, lock: lock.map(str::to_owned) });
+        self.record.now(What::Fault {
+            id,
+            kind: kind.to_owned(),
+            breaks,
+            lock: lock.map(str::to_owned),
+        });
         id
     }
 

@@ -55,7 +55,10 @@ impl Times {
     fn of(histogram: &Histogram<u64>) -> Times {
         let ms = |value| (value as f64 / 1e4).round() / 100.0;
         let each = histogram.iter_recorded();
-        Times(each.flat_map(|it| vec![ms(it.value_iterated_to()); it.count_at_value() as usize]).collect())
+        Times(
+            each.flat_map(|it| vec![ms(it.value_iterated_to()); it.count_at_value() as usize])
+                .collect(),
+        )
     }
 
     fn all<'a>(each: impl Iterator<Item = &'a Times>) -> Times {
@@ -81,7 +84,13 @@ fn file() -> PathBuf {
 
 /// Adds a line for a run.
 pub(crate) fn keep(kind: Kind, seed: u64, choice: &Choice, verdict: &Verdict) {
-    let Outcome { report, overlaps, stale, seconds, .. } = &verdict.outcome;
+    let Outcome {
+        report,
+        overlaps,
+        stale,
+        seconds,
+        ..
+    } = &verdict.outcome;
     let run = Run {
         store: kind.name().to_owned(),
         seed,
@@ -100,18 +109,31 @@ pub(crate) fn keep(kind: Kind, seed: u64, choice: &Choice, verdict: &Verdict) {
         stale: *stale,
     };
     fs::create_dir_all(file().parent().unwrap()).unwrap();
-    let mut lines = File::options().create(true).append(true).open(file()).unwrap();
+    let mut lines = File::options()
+        .create(true)
+        .append(true)
+        .open(file())
+        .unwrap();
     writeln!(lines, "{}", serde_json::to_string(&run).unwrap()).unwrap();
 }
 
 /// Writes the page from all lines that there are.
 pub(crate) fn write() {
     let lines = fs::read_to_string(file()).unwrap_or_default();
-    let runs: Vec<Run> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let runs: Vec<Run> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     let stores = || {
-        let of = |kind: &Kind| runs.iter().filter(|run| run.store == kind.name()).collect::<Vec<_>>();
+        let of = |kind: &Kind| {
+            runs.iter()
+                .filter(|run| run.store == kind.name())
+                .collect::<Vec<_>>()
+        };
         let stores = Kind::ALL.into_iter().map(move |kind| (kind, of(&kind)));
-        stores.filter(|(_, runs)| !runs.is_empty()).collect::<Vec<_>>()
+        stores
+            .filter(|(_, runs)| !runs.is_empty())
+            .collect::<Vec<_>>()
     };
     let (mut sums, mut losses, mut times) = (String::new(), String::new(), String::new());
     for (kind, runs) in stores() {
@@ -133,8 +155,11 @@ pub(crate) fn write() {
         losses += &of_losses(name, &runs);
         times += &recoveries(kind, &runs);
     }
-    let page = PAGE.replace("{sums}\n", &sums).replace("{losses}\n", &losses).replace("{times}\n", &times);
-    let page = page.replace("{faults}\n", &faults(&stores())).replace("{runs}\n", &each(&runs));
+    let page = PAGE
+        .replace("{sums}\n", &sums)
+        .replace("{losses}\n", &losses)
+        .replace("{times}\n", &times);
+    let page = page.replace("{faults}\n", &faults(&stores()));
     fs::write(docs().join("reliability.md"), page).unwrap();
 }
 
@@ -142,12 +167,24 @@ pub(crate) fn write() {
 fn of_losses(name: &str, runs: &[&Run]) -> String {
     let all = Times::all(runs.iter().map(|run| &run.lateness));
     let blocked = Times::all(runs.iter().map(|run| &run.blocked));
-    let lost = |run: &Run| run.figures.faults.keys().any(|kind| LOSSES.contains(&kind.as_str()));
-    let lost: Vec<&Figures> = runs.iter().filter(|run| lost(run)).map(|run| &run.figures).collect();
+    let lost = |run: &Run| {
+        run.figures
+            .faults
+            .keys()
+            .any(|kind| LOSSES.contains(&kind.as_str()))
+    };
+    let lost: Vec<&Figures> = runs
+        .iter()
+        .filter(|run| lost(run))
+        .map(|run| &run.figures)
+        .collect();
     let writes: u64 = lost.iter().map(|figures| figures.held_writes).sum();
     let accepted: u64 = lost.iter().map(|figures| figures.held_accepted).sum();
-    let share =
-        if writes == 0 { "–".to_owned() } else { format!("{:.1} %", 100.0 * accepted as f64 / writes as f64) };
+    let share = if writes == 0 {
+        "–".to_owned()
+    } else {
+        format!("{:.1} %", 100.0 * accepted as f64 / writes as f64)
+    };
     format!(
         "| {name} | {} | {:.1} | {:.1} | {:.1} | {} | {:.1} | {:.1} | {writes} | {share} |\n",
         all.0.len(),
@@ -165,14 +202,24 @@ fn recoveries(kind: Kind, runs: &[&Run]) -> String {
     let mut lines = String::new();
     for lease in runs.iter().map(|run| run.lease).collect::<BTreeSet<_>>() {
         let runs = || runs.iter().filter(move |run| run.lease == lease);
-        let (calm, all) =
-            (Times::all(runs().map(|run| &run.calm_recovery)), Times::all(runs().map(|run| &run.recovery)));
+        let (calm, all) = (
+            Times::all(runs().map(|run| &run.calm_recovery)),
+            Times::all(runs().map(|run| &run.recovery)),
+        );
         if all.0.is_empty() {
             continue;
         }
-        let promised = kind.recovery().map_or("at once".to_owned(), |beyond| (lease + beyond).to_string());
-        let (name, worst) = (kind.name(), |times: &Times| format!("{:.0}", times.percentile(100)));
-        let alone = if calm.0.is_empty() { "–".to_owned() } else { worst(&calm) };
+        let promised = kind
+            .recovery()
+            .map_or("at once".to_owned(), |beyond| (lease + beyond).to_string());
+        let (name, worst) = (kind.name(), |times: &Times| {
+            format!("{:.0}", times.percentile(100))
+        });
+        let alone = if calm.0.is_empty() {
+            "–".to_owned()
+        } else {
+            worst(&calm)
+        };
         let _ = writeln!(
             lines,
             "| {name} | {lease} | {promised} | {} | {alone} | {} | {:.0} | {} |",
@@ -190,24 +237,28 @@ fn faults(stores: &[(Kind, Vec<&Run>)]) -> String {
     let mut kinds: BTreeMap<&str, BTreeMap<&str, u64>> = BTreeMap::new();
     for (kind, runs) in stores {
         for (fault, count) in runs.iter().flat_map(|run| &run.figures.faults) {
-            *kinds.entry(fault).or_default().entry(kind.name()).or_default() += count;
+            *kinds
+                .entry(fault)
+                .or_default()
+                .entry(kind.name())
+                .or_default() += count;
         }
     }
     let names: Vec<&str> = stores.iter().map(|(kind, _)| kind.name()).collect();
-    let mut table = format!("| | {} |\n|---|{}\n", names.join(" | "), "---|".repeat(names.len()));
+    let mut table = format!(
+        "| | {} |\n|---|{}\n",
+        names.join(" | "),
+        "---|".repeat(names.len())
+    );
     for (fault, counts) in kinds {
-        let cells = names.iter().map(|name| counts.get(name).map_or("–".to_owned(), u64::to_string));
-        let _ = writeln!(table, "| {fault} | {} |", cells.collect::<Vec<_>>().join(" | "));
-    }
-    table
-}
-
-/// What can be run again.
-fn each(runs: &[Run]) -> String {
-    let mut table = String::new();
-    for Run { store, seed, seconds, commit, faults, passed, violations, .. } in runs {
-        let what = if *passed { "passed".to_owned() } else { format!("failed, {violations} violations") };
-        let _ = writeln!(table, "| {store} | {seed} | {} | {commit} | {faults} | {what} |", minutes(*seconds));
+        let cells = names
+            .iter()
+            .map(|name| counts.get(name).map_or("–".to_owned(), u64::to_string));
+        let _ = writeln!(
+            table,
+            "| {fault} | {} |",
+            cells.collect::<Vec<_>>().join(" | ")
+        );
     }
     table
 }

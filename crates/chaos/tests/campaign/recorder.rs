@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use leasehold::seam::Moment;
+use leasehold::backend::Moment;
 use leasehold_chaos::{Recorder, What};
 
 /// The recorder of one process, by the clock that all of them share.

@@ -52,7 +52,12 @@ pub(crate) fn main(folder: &Path) {
 
 fn serve(stream: &TcpStream, record: &Record, seen: &Mutex<BTreeMap<String, u64>>) {
     for line in BufReader::new(stream).lines().map_while(Result::ok) {
-        let Write1 { op, lock, tok, fenced } = serde_json::from_str(&line).unwrap();
+        let Write1 {
+            op,
+            lock,
+            tok,
+            fenced,
+        } = serde_json::from_str(&line).unwrap();
         let accepted = {
             // The event is written before the next write is looked at: their order is that of the history.
             let mut seen = seen.lock().unwrap();
@@ -85,15 +90,24 @@ pub(crate) struct Connection {
 impl Connection {
     /// As a client is told.
     pub(crate) fn of(plan: &Plan) -> Connection {
-        Connection { address: plan.resource.clone(), stream: None, counter: Counter::at(&plan.url) }
+        Connection {
+            address: plan.resource.clone(),
+            stream: None,
+            counter: Counter::at(&plan.url),
+        }
     }
 
     /// Writes, and returns whether it was accepted.
     pub(crate) async fn write(&mut self, write: &Write1) -> std::io::Result<bool> {
         if self.stream.is_none() {
-            self.stream = Some(BufStream::new(tokio::net::TcpStream::connect(&self.address).await?));
+            self.stream = Some(BufStream::new(
+                tokio::net::TcpStream::connect(&self.address).await?,
+            ));
         }
-        let stream = self.stream.as_mut().ok_or(std::io::ErrorKind::NotConnected)?;
+        let stream = self
+            .stream
+            .as_mut()
+            .ok_or(std::io::ErrorKind::NotConnected)?;
         let mut line = serde_json::to_vec(write)?;
         line.push(b'\n');
         stream.write_all(&line).await?;

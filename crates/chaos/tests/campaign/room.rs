@@ -33,12 +33,20 @@ pub(crate) fn enter() {
         if !geteuid().is_root() {
             command.args(["--user", "--map-current-user", "--keep-caps"]);
         }
-        command.args(["--mount", "--propagation", "private"]).arg(program);
+        command
+            .args(["--mount", "--propagation", "private"])
+            .arg(program);
         command
     };
-    let possible = inside(Path::new("true")).stderr(Stdio::null()).status().is_ok_and(|status| status.success());
+    let possible = inside(Path::new("true"))
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
     if possible && let Ok(program) = env::current_exe() {
-        let failed = inside(&program).args(env::args_os().skip(1)).env(INSIDE, "1").exec();
+        let failed = inside(&program)
+            .args(env::args_os().skip(1))
+            .env(INSIDE, "1")
+            .exec();
         eprintln!("no namespace: {failed}");
     }
 }
@@ -52,8 +60,8 @@ pub(crate) struct Room {
 impl Room {
     pub(crate) fn new() -> Room {
         let folder = tempfile::tempdir().unwrap();
-        let is_small =
-            env::var_os(INSIDE).is_some() && mount("none", folder.path(), "tmpfs", MountFlags::empty(), SIZE).is_ok();
+        let is_small = env::var_os(INSIDE).is_some()
+            && mount("none", folder.path(), "tmpfs", MountFlags::empty(), SIZE).is_ok();
         Room { folder, is_small }
     }
 
@@ -72,7 +80,11 @@ impl Room {
 
     /// Leaves no room.
     pub(super) fn fill(&self) {
-        let mut filler = File::options().create(true).append(true).open(self.filler()).unwrap();
+        let mut filler = File::options()
+            .create(true)
+            .append(true)
+            .open(self.filler())
+            .unwrap();
         let block = vec![1; 1 << 16];
         loop {
             match filler.write(&block) {

@@ -3,11 +3,13 @@
 use std::{
     fmt::Write,
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     time::{Duration, Instant},
 };
 
-use leasehold_chaos::{Checker, Disorder, Event, History, Invariant, Ordered, Report, What, order, timeline};
+use leasehold_chaos::{
+    Checker, Disorder, Event, History, Invariant, Ordered, Report, What, order, timeline,
+};
 use leasehold_testbed::Proxy;
 
 use super::{
@@ -15,7 +17,7 @@ use super::{
     clients::{Resource, Slot},
     clock::Clock,
     command, counter,
-    faults::Choice,
+    faults::{Choice, Fault},
     kind::{self, Kind, NAIVE_FROM},
     nemesis::{LONG, Nemesis},
     recorder::Record,
@@ -56,7 +58,13 @@ pub(crate) struct Outcome {
 }
 
 /// Runs a campaign for so long. The histories of one that fails are kept in `folder`.
-pub(crate) async fn run(kind: Kind, seed: u64, time: Duration, choice: &Choice, folder: &Path) -> Verdict {
+pub(crate) async fn run(
+    kind: Kind,
+    seed: u64,
+    time: Duration,
+    choice: &Choice,
+    folder: &Path,
+) -> Verdict {
     fs::create_dir_all(folder).unwrap();
     let begin = now();
     let clock = Clock::default();
@@ -71,18 +79,38 @@ pub(crate) async fn run(kind: Kind, seed: u64, time: Duration, choice: &Choice, 
     draw(folder, &report);
     let seconds = now().duration_since(begin).as_secs();
     let (overlaps, stale) = (control.of(Invariant::I1), control.of(Invariant::I2));
-    let outcome = Outcome { report, overlaps, stale, seconds, is_void };
+    let outcome = Outcome {
+        report,
+        overlaps,
+        stale,
+        seconds,
+        is_void,
+    };
     let (text, passed) = verdict(kind, seed, folder, &outcome, troubles, time >= LONG);
     if passed {
         fs::remove_dir_all(folder).unwrap();
     }
-    Verdict { text, passed, outcome }
+    Verdict {
+        text,
+        passed,
+        outcome,
+    }
 }
 
-async fn campaign(kind: Kind, seed: u64, time: Duration, choice: &Choice, folder: &Path) -> Vec<String> {
+async fn campaign(
+    kind: Kind,
+    seed: u64,
+    time: Duration,
+    choice: &Choice,
+    folder: &Path,
+) -> Vec<String> {
     let servers = Servers::start(kind, seed).await;
     let record = Record::new(folder, 0);
-    record.now(What::Begin { store: kind.name().into(), seed, limits: kind.limits() });
+    record.now(What::Begin {
+        store: kind.name().into(),
+        seed,
+        limits: kind.limits(),
+    });
     let resource = Resource::start(folder).await;
     let mut clients = Vec::new();
     let command = has_command(kind).then_some(COMMAND);
@@ -105,7 +133,11 @@ async fn campaign(kind: Kind, seed: u64, time: Duration, choice: &Choice, folder
         tokio::join!(rage, nemesis.pause_naive(&naive, slice));
         // It goes on until the naive clients were caught, and others were granted something: it shows nothing before.
         let (report, control) = check(folder);
-        let caught = is_caught(&control) && servers.counted().await.is_none_or(|counted| counted.is_caught());
+        let caught = is_caught(&control)
+            && servers
+                .counted()
+                .await
+                .is_none_or(|counted| counted.is_caught());
         if more == 0 || caught && report.figures.grants >= FEW {
             break;
         }
@@ -115,23 +147,44 @@ async fn campaign(kind: Kind, seed: u64, time: Duration, choice: &Choice, folder
     }
     nemesis.end().await;
     let within = kind.settle() + ENDS_WITHIN;
-    let ends = futures_util::future::join_all(clients.iter().chain(&naive).map(|slot| slot.drain(within))).await;
+    let ends =
+        futures_util::future::join_all(clients.iter().chain(&naive).map(|slot| slot.drain(within)))
+            .await;
     let mut troubles: Vec<String> = ends.into_iter().filter_map(Result::err).collect();
     if !troubles.is_empty() {
         fs::write(folder.join("store.txt"), servers.dump().await).unwrap();
     }
     drop((clients, naive));
+    if choice.is_only(Fault::RefuseConnections) {
+        // The connections that a client has are enough for what it holds.
+        let lost = expired(folder);
+        troubles.extend((lost > 0).then(|| format!("{lost} holds ended beside idle connections")));
+    }
     if let Some(counted) = servers.counted().await {
         troubles.extend(counted.troubles());
-        fs::write(folder.join(COUNTED), format!("{counted}; not committed:{}", counter::refused(folder))).unwrap();
+        fs::write(
+            folder.join(COUNTED),
+            format!("{counted}; not committed:{}", counter::refused(folder)),
+        )
+        .unwrap();
+        if !counted.wrong.is_empty() {
+            fs::write(folder.join("counter-wrong.txt"), &counted.wrong).unwrap();
+        }
     }
     for (name, left, allowed) in servers.left(kind.settle() + kind.leaves()).await {
-        record.now(What::Kv { name, left, allowed });
+        record.now(What::Kv {
+            name,
+            left,
+            allowed,
+        });
     }
     record.now(What::End);
     for (nth, server) in servers.all().iter().enumerate() {
         // Not each has written one.
-        let _ = fs::copy(server.data().with_file_name("server.log"), folder.join(format!("server-{nth}.txt")));
+        let _ = fs::copy(
+            server.data().with_file_name("server.log"),
+            folder.join(format!("server-{nth}.txt")),
+        );
     }
     troubles
 }
@@ -169,7 +222,9 @@ async fn slot(
         url: by(&proxies),
         folder: folder.into(),
         resource: resource.address.clone(),
-        seed: seed.wrapping_mul(31).wrapping_add(n + if naive { 100 } else { 0 }),
+        seed: seed
+            .wrapping_mul(31)
+            .wrapping_add(n + if naive { 100 } else { 0 }),
         leases: kind::times(),
         tasks: if naive { 1 } else { 8 },
         naive,
@@ -210,7 +265,10 @@ pub(crate) fn ordered(folder: &Path) -> Result<Ordered, Disorder> {
 pub(crate) fn draw(folder: &Path, report: &Report) {
     for (n, violation) in report.violations.iter().take(5).enumerate() {
         let events = History::in_folder(folder).unwrap().map(Result::unwrap);
-        let page = timeline(violation, events.filter(|event| belongs(event) != Some(true)));
+        let page = timeline(
+            violation,
+            events.filter(|event| belongs(event) != Some(true)),
+        );
         fs::write(folder.join(format!("violation-{n}.html")), page).unwrap();
     }
 }
@@ -220,7 +278,11 @@ fn belongs(event: &Event) -> Option<bool> {
     match &event.what {
         What::Accept { lock, .. } | What::Reject { lock, .. } => Some(lock == NAIVE),
         What::Fault { id, .. } | What::Healed { id } if *id >= NAIVE_FROM => Some(true),
-        What::Fault { .. } | What::Healed { .. } | What::Begin { .. } | What::End | What::Kv { .. } => None,
+        What::Fault { .. }
+        | What::Healed { .. }
+        | What::Begin { .. }
+        | What::End
+        | What::Kv { .. } => None,
         What::Killed { target } => Some(*target >= NAIVE_FROM),
         _ => Some(event.p >= NAIVE_FROM),
     }
@@ -234,14 +296,25 @@ fn verdict(
     mut troubles: Vec<String>,
     is_long: bool,
 ) -> (String, bool) {
-    let Outcome { report, overlaps, stale, seconds, .. } = outcome;
+    let Outcome {
+        report,
+        overlaps,
+        stale,
+        seconds,
+        ..
+    } = outcome;
     troubles.extend(complaints(folder));
     if !report.is_clean() {
         troubles.push(format!("{} violations", report.count));
     }
-    let (took, promised) = (Duration::from_nanos(report.calm_recovery.max()), kind.in_the_way() + BUSY);
+    let (took, promised) = (
+        Duration::from_nanos(report.calm_recovery.max()),
+        kind.in_the_way() + BUSY,
+    );
     if took > promised {
-        troubles.push(format!("a dead holder was in the way for {took:?}, and may be for {promised:?}"));
+        troubles.push(format!(
+            "a dead holder was in the way for {took:?}, and may be for {promised:?}"
+        ));
     }
     if report.figures.grants < FEW {
         troubles.push(format!("void: only {} grants", report.figures.grants));
@@ -251,7 +324,10 @@ fn verdict(
     }
     let mut text = format!("{}: seed {seed}, {seconds} s\n{report}", kind.name());
     // A string takes everything.
-    let _ = write!(text, "\ncontrol: {overlaps} overlaps and {stale} stale writes of naive clients");
+    let _ = write!(
+        text,
+        "\ncontrol: {overlaps} overlaps and {stale} stale writes of naive clients"
+    );
     if kind.has_foreign(seed) {
         let granted = grants_of(FOREIGN, folder);
         let _ = write!(text, "\nclient of another library: {granted} grants");
@@ -281,13 +357,22 @@ fn verdict(
     }
     if !troubles.is_empty() {
         let (folder, name) = (folder.display(), kind.name());
-        let _ = write!(text, "\nkept: {folder}; again: cargo xtask chaos --store {name} --seed {seed}");
+        let _ = write!(
+            text,
+            "\nkept: {folder}; again: cargo xtask chaos --store {name} --seed {seed}"
+        );
     }
     (text, troubles.is_empty())
 }
 
 pub(crate) fn of_order(ordered: Ordered) -> String {
-    let Ordered { pieces, steps, too_long, excused, .. } = ordered;
+    let Ordered {
+        pieces,
+        steps,
+        too_long,
+        excused,
+        ..
+    } = ordered;
     format!(
         "{pieces} pieces of locks have one ({steps} steps), {too_long} are too long, {excused} beside faults that break exclusion"
     )
@@ -297,17 +382,47 @@ pub(crate) fn of_order(ordered: Ordered) -> String {
 fn grants_of(client: u64, folder: &Path) -> usize {
     let (from, to) = (Slot::first(client, false), Slot::first(client + 1, false));
     let events = History::in_folder(folder).unwrap().map(Result::unwrap);
-    events.filter(|event| (from..to).contains(&event.p) && matches!(event.what, What::Ok { .. })).count()
+    events
+        .filter(|event| (from..to).contains(&event.p) && matches!(event.what, What::Ok { .. }))
+        .count()
+}
+
+/// How many holds ended because their leases were not renewed in time, those of the command's programs among them.
+fn expired(folder: &Path) -> usize {
+    let events = History::in_folder(folder).unwrap().map(Result::unwrap);
+    let of_clients = events
+        .filter(|event| belongs(event) == Some(false))
+        .filter(|event| matches!(&event.what, What::Lost { why, .. } if why == "Expired"))
+        .count();
+    let of_programs = logs(folder)
+        .iter()
+        .flat_map(|(_, text)| text.lines())
+        .filter(|line| line.starts_with(command::HAS_LOST))
+        .count();
+    of_clients + of_programs
+}
+
+/// The logs of the processes, by their names.
+fn logs(folder: &Path) -> Vec<(String, String)> {
+    let mut logs = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|it| it == "log") {
+            let name = path.file_name().unwrap_or_default();
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            logs.push((name.to_string_lossy().into_owned(), text));
+        }
+    }
+    logs
 }
 
 /// What processes wrote to their logs and should not have.
 fn complaints(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
-    let logs = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    for log in logs.filter(|path| path.extension().is_some_and(|it| it == "log")).collect::<Vec<PathBuf>>() {
-        let text = fs::read_to_string(&log).unwrap_or_default();
-        let bad = text.lines().filter(|line| line.contains("UNEXPECTED") || line.contains("panicked"));
-        let name = log.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    for (name, text) in logs(folder) {
+        let bad = text
+            .lines()
+            .filter(|line| line.contains("UNEXPECTED") || line.contains("panicked"));
         found.extend(bad.take(3).map(|line| format!("{name}: {line}")));
     }
     found

@@ -12,9 +12,9 @@ use super::{
 };
 use leasehold::Store;
 use leasehold_testbed::{
-    Etcd, EtcdCluster, EtcdOptions, PgBouncer, Postgres, PostgresOptions, Proxy, Redis, RedisCluster,
-    RedisClusterOptions, RedisOptions, RedisSentinel, SentinelOptions, Server, ZooKeeper, ZooKeeperEnsemble,
-    ZooKeeperOptions,
+    Etcd, EtcdCluster, EtcdOptions, PgBouncer, Postgres, PostgresOptions, Proxy, Redis,
+    RedisCluster, RedisClusterOptions, RedisOptions, RedisSentinel, SentinelOptions, Server,
+    ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions,
 };
 
 /// How much later one member of an ensemble hears what the leader has decided: its clients read what was.
@@ -45,8 +45,14 @@ pub(crate) enum Servers {
 impl Servers {
     pub(crate) async fn start(kind: Kind, seed: u64) -> Servers {
         let others = !loses_data(seed);
-        let persistent = RedisOptions { persistent: true, ..RedisOptions::default() };
-        let clocked = RedisOptions { clock: true, ..persistent.clone() };
+        let persistent = RedisOptions {
+            persistent: true,
+            ..RedisOptions::default()
+        };
+        let clocked = RedisOptions {
+            clock: true,
+            ..persistent.clone()
+        };
         match kind {
             Kind::Memory => Servers::Memory,
             Kind::Sqlite => Servers::File(Room::new()),
@@ -55,27 +61,42 @@ impl Servers {
             Kind::Etcd | Kind::EtcdCluster => of_etcd(kind, others).await,
             Kind::ZooKeeper => Servers::ZooKeeper(ZooKeeper::start().await.unwrap()),
             Kind::Ensemble => {
-                let options = ZooKeeperOptions { peer_proxies: true, ..ZooKeeperOptions::default() };
+                let options = ZooKeeperOptions {
+                    peer_proxies: true,
+                    ..ZooKeeperOptions::default()
+                };
                 let ensemble = ZooKeeper::ensemble_with(3, &options).await.unwrap();
                 ensemble.lag(0, LAG);
                 Servers::Ensemble(ensemble)
             }
             Kind::Sentinel => {
-                let options = SentinelOptions { servers: persistent, ..SentinelOptions::default() };
+                let options = SentinelOptions {
+                    servers: persistent,
+                    ..SentinelOptions::default()
+                };
                 Servers::Sentinel(RedisSentinel::start_with(&options).await.unwrap())
             }
             Kind::Postgres | Kind::PgBouncer => {
                 // No machine is switched off here.
-                let options =
-                    PostgresOptions { clock: kind == Kind::Postgres, ..PostgresOptions::default() }.set("fsync", "off");
+                let options = PostgresOptions {
+                    clock: kind == Kind::Postgres,
+                    ..PostgresOptions::default()
+                }
+                .set("fsync", "off");
                 let server = Postgres::start_with(&options).await.unwrap();
-                let pooler =
-                    if kind == Kind::PgBouncer { Some(PgBouncer::start(&server).await.unwrap()) } else { None };
+                let pooler = if kind == Kind::PgBouncer {
+                    Some(PgBouncer::start(&server).await.unwrap())
+                } else {
+                    None
+                };
                 Servers::Postgres(Box::new(server), pooler)
             }
             Kind::Cluster => {
-                let options =
-                    RedisClusterOptions { node: persistent, node_timeout: PATIENCE, ..RedisClusterOptions::default() };
+                let options = RedisClusterOptions {
+                    node: persistent,
+                    node_timeout: PATIENCE,
+                    ..RedisClusterOptions::default()
+                };
                 Servers::Cluster(RedisCluster::start(&options).await.unwrap())
             }
         }
@@ -86,10 +107,16 @@ impl Servers {
             Servers::Memory | Servers::File(_) => Vec::new(),
             Servers::Redis(servers) => servers.iter().map(|server| &**server).collect(),
             Servers::Etcd(server) => vec![server],
-            Servers::EtcdCluster(cluster) => cluster.members().iter().map(|server| &**server).collect(),
+            Servers::EtcdCluster(cluster) => {
+                cluster.members().iter().map(|server| &**server).collect()
+            }
             Servers::ZooKeeper(server) => vec![server],
-            Servers::Ensemble(ensemble) => ensemble.members().iter().map(|server| &**server).collect(),
-            Servers::Sentinel(sentinel) => sentinel.servers().iter().map(|server| &**server).collect(),
+            Servers::Ensemble(ensemble) => {
+                ensemble.members().iter().map(|server| &**server).collect()
+            }
+            Servers::Sentinel(sentinel) => {
+                sentinel.servers().iter().map(|server| &**server).collect()
+            }
             Servers::Cluster(cluster) => cluster.nodes().iter().map(|server| &***server).collect(),
             Servers::Postgres(server, None) => vec![server],
             Servers::Postgres(server, Some(pooler)) => vec![server, pooler],
@@ -117,7 +144,9 @@ impl Servers {
             }
         };
         let within = Duration::from_secs(1);
-        tokio::time::timeout(within, leads).await.unwrap_or(self.all().len().saturating_sub(1))
+        tokio::time::timeout(within, leads)
+            .await
+            .unwrap_or(self.all().len().saturating_sub(1))
     }
 
     /// Lets nothing pass between this member and the others.
@@ -147,7 +176,11 @@ impl Servers {
             return proxies;
         }
         let all = self.all();
-        let ways = if let Servers::Postgres(_, Some(_)) = self { &all[1..] } else { &all[..] };
+        let ways = if let Servers::Postgres(_, Some(_)) = self {
+            &all[1..]
+        } else {
+            &all[..]
+        };
         for server in ways {
             proxies.push(Proxy::to(server.addr()).await.unwrap());
         }
@@ -165,26 +198,37 @@ impl Servers {
             Servers::Redis(_) => format!("redlock://{addresses}"),
             Servers::Etcd(server) => of_user(server, &addresses),
             Servers::EtcdCluster(cluster) => of_user(&cluster.members()[0], &addresses),
-            Servers::ZooKeeper(_) | Servers::Ensemble(_) => format!("zookeeper://{addresses}/locks"),
+            Servers::ZooKeeper(_) | Servers::Ensemble(_) => {
+                format!("zookeeper://{addresses}/locks")
+            }
             Servers::Sentinel(sentinel) => sentinel.url(),
             Servers::Cluster(cluster) => cluster.url(),
             Servers::Postgres(_, pooler) => {
-                let (user, password, database) = (Postgres::USER, Postgres::PASSWORD, Postgres::DATABASE);
-                let bells = if pooler.is_some() { "?bells=off" } else { "" };
-                format!("postgres://{user}:{password}@{addresses}/{database}{bells}")
+                let (user, password, database) =
+                    (Postgres::USER, Postgres::PASSWORD, Postgres::DATABASE);
+                let listen = if pooler.is_some() { "?listen=off" } else { "" };
+                format!("postgres://{user}:{password}@{addresses}/{database}{listen}")
             }
         }
     }
 
     /// Where they are, without a proxy.
     pub(crate) fn addresses(&self) -> String {
-        self.all().iter().map(|server| server.addr().to_owned()).collect::<Vec<_>>().join(",")
+        self.all()
+            .iter()
+            .map(|server| server.addr().to_owned())
+            .collect::<Vec<_>>()
+            .join(",")
     }
 
     /// The same, without a proxy.
     pub(crate) fn direct_url(&self) -> String {
         let all = self.all();
-        let all = if let Servers::Postgres(..) = self { &all[..1] } else { &all[..] };
+        let all = if let Servers::Postgres(..) = self {
+            &all[..1]
+        } else {
+            &all[..]
+        };
         self.url(all.iter().map(|server| server.addr().to_owned()))
     }
 
@@ -219,7 +263,13 @@ impl Servers {
                 }
             }
             Servers::Sentinel(sentinel) => {
-                left.push(keys(&sentinel.servers()[sentinel.master().await.unwrap_or_default()], 1).await);
+                left.push(
+                    keys(
+                        &sentinel.servers()[sentinel.master().await.unwrap_or_default()],
+                        1,
+                    )
+                    .await,
+                );
             }
             Servers::Cluster(cluster) => {
                 for node in cluster.nodes() {
@@ -227,13 +277,21 @@ impl Servers {
                 }
             }
             // The revision of the last place of a client may stay until its lease ends.
-            Servers::Etcd(server) => left.push(("keys".into(), server.key_count().await.unwrap(), 0)),
+            Servers::Etcd(server) => {
+                left.push(("keys".into(), server.key_count().await.unwrap(), 0));
+            }
             Servers::EtcdCluster(cluster) => {
-                left.push(("keys".into(), cluster.members()[0].key_count().await.unwrap(), 0));
+                left.push((
+                    "keys".into(),
+                    cluster.members()[0].key_count().await.unwrap(),
+                    0,
+                ));
             }
             Servers::Postgres(server, _) => left.extend(databases::left(server).await),
             Servers::ZooKeeper(server) => left.push(ephemerals(server).await),
-            Servers::Ensemble(ensemble) => left.push(ephemerals(&ensemble.members()[ensemble.leader().await]).await),
+            Servers::Ensemble(ensemble) => {
+                left.push(ephemerals(&ensemble.members()[ensemble.leader().await]).await);
+            }
         }
         let names = sure(|| self.locks()).await;
         left.push((format!("locks {names:?}"), names.len() as u64, 0));
@@ -250,7 +308,7 @@ impl Servers {
 
     /// A client of the store, without a proxy.
     pub(crate) async fn connect(&self) -> Store {
-        sure(|| leasehold::connect(self.direct_url())).await
+        sure(async || leasehold::connect(self.direct_url()).await).await
     }
 
     /// The locks that the store lists.
@@ -269,20 +327,28 @@ impl Servers {
         }
         let seen = async {
             let mut text = format!("{:#?}\n", self.left_now().await);
-            let Ok(store) = leasehold::connect(self.direct_url()).await else { return text };
+            let Ok(store) = leasehold::connect(self.direct_url()).await else {
+                return text;
+            };
             for lock in LOCKS {
                 text += &format!("{lock}: {:#?}\n", store.lock(lock).inspect().await);
             }
             text
         };
-        tokio::time::timeout(Duration::from_secs(10), seen).await.unwrap_or_else(|_| "no answer".into())
+        tokio::time::timeout(Duration::from_secs(10), seen)
+            .await
+            .unwrap_or_else(|_| "no answer".into())
     }
 }
 
 /// One of them or three, with users whose tokens end before a lease does, or without.
 async fn of_etcd(kind: Kind, users: bool) -> Servers {
     let jwt = users.then(|| changes::good_for(kind));
-    let options = EtcdOptions { jwt, peer_proxies: kind == Kind::EtcdCluster, ..EtcdOptions::default() };
+    let options = EtcdOptions {
+        jwt,
+        peer_proxies: kind == Kind::EtcdCluster,
+        ..EtcdOptions::default()
+    };
     if kind == Kind::Etcd {
         let server = Etcd::start_with(&options).await.unwrap();
         if users {
@@ -298,7 +364,11 @@ async fn of_etcd(kind: Kind, users: bool) -> Servers {
 }
 
 fn of_user(server: &Etcd, addresses: &str) -> String {
-    let user = if server.has_users() { format!("me:{PASSWORD}@") } else { String::new() };
+    let user = if server.has_users() {
+        format!("me:{PASSWORD}@")
+    } else {
+        String::new()
+    };
     format!("etcd://{user}{addresses}")
 }
 
@@ -317,13 +387,21 @@ async fn keys(server: &Redis, allowed: u64) -> (String, u64, u64) {
     let mut keys = server.keys("*").await.unwrap();
     // Whoever observed has ended; this ends by itself.
     keys.retain(|key| !key.ends_with("}:o"));
-    (format!("keys {}", keys.join(" ")), keys.len() as u64, allowed)
+    (
+        format!("keys {}", keys.join(" ")),
+        keys.len() as u64,
+        allowed,
+    )
 }
 
 /// How many there are: which they are, and of which sessions.
 async fn ephemerals(server: &ZooKeeper) -> (String, u64, u64) {
     let nodes = server.ephemerals_count().await.unwrap();
-    let dump = if nodes > 0 { server.four_letter_word("dump").await.unwrap() } else { String::new() };
+    let dump = if nodes > 0 {
+        server.four_letter_word("dump").await.unwrap()
+    } else {
+        String::new()
+    };
     (format!("ephemeral nodes {dump}"), nodes, 0)
 }
 

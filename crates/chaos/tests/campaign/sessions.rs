@@ -16,15 +16,23 @@ const TIMEOUT: i32 = 60_000;
 const CLOSE: i32 = -11;
 
 /// The session of one of a lock's entries, if it has any.
-pub(crate) async fn of_entry(servers: &str, lock: &str, which: usize) -> Result<Option<i64>, Error> {
+pub(crate) async fn of_entry(
+    servers: &str,
+    lock: &str,
+    which: usize,
+) -> Result<Option<i64>, Error> {
     let (client, node) = (Client::connect(servers).await?, format!("/locks/{lock}"));
     let entries = match client.list_children(&node).await {
         Err(Error::NoNode) => Vec::new(),
         entries => entries?,
     };
-    let Some(entry) = (!entries.is_empty()).then(|| &entries[which % entries.len()]) else { return Ok(None) };
+    let Some(entry) = (!entries.is_empty()).then(|| &entries[which % entries.len()]) else {
+        return Ok(None);
+    };
     let stat = client.check_stat(&format!("{node}/{entry}")).await?;
-    Ok(stat.map(|stat| stat.ephemeral_owner).filter(|session| *session != 0))
+    Ok(stat
+        .map(|stat| stat.ephemeral_owner)
+        .filter(|session| *session != 0))
 }
 
 /// Takes it over, and closes it. Its client takes it back within a moment: both requests are sent at once.
@@ -37,7 +45,8 @@ pub(crate) async fn end(server: &str, session: i64) -> io::Result<()> {
     words.extend(password(session));
     words.push(0);
     let close = [1_i32.to_be_bytes(), CLOSE.to_be_bytes()].concat();
-    let messages = [words, close].map(|words| [&(words.len() as u32).to_be_bytes()[..], &words].concat());
+    let messages =
+        [words, close].map(|words| [&(words.len() as u32).to_be_bytes()[..], &words].concat());
     connection.write_all(&messages.concat()).await?;
     for _ in messages {
         let length = connection.read_u32().await?;

@@ -35,7 +35,9 @@ const ASLEEP: &str = "asleep";
 /// The lock of naive clients.
 pub(crate) const NAIVE: &str = "naive";
 /// All of the others.
-pub(crate) const LOCKS: [&str; 8] = [ORDERS, ORDERS_1, CATALOG, SLOTS, LEADER, COUNTER, SPARE, KEPT];
+pub(crate) const LOCKS: [&str; 8] = [
+    ORDERS, ORDERS_1, CATALOG, SLOTS, LEADER, COUNTER, SPARE, KEPT,
+];
 
 /// What is asked for.
 pub(super) struct Ask {
@@ -59,7 +61,11 @@ pub(crate) async fn work(client: Rc<Client>) {
             both::both(&client, &mut resource).await;
             continue;
         }
-        let ask = if client.plan.naive { Ask::simple(&client, NAIVE, Policy::Fair) } else { ask(&client) };
+        let ask = if client.plan.naive {
+            Ask::simple(&client, NAIVE, Policy::Fair)
+        } else {
+            ask(&client)
+        };
         once(&client, &ask, &mut resource).await;
     }
 }
@@ -71,7 +77,11 @@ async fn once(client: &Rc<Client>, ask: &Ask, resource: &mut Connection) {
         // Servers may be down: no loop without a pause.
         return tokio::time::sleep(client.up_to(Duration::from_millis(20))).await;
     };
-    let watched = if client.plan.naive { Watched::default() } else { watch(client, ask.op, held.view()) };
+    let watched = if client.plan.naive {
+        Watched::default()
+    } else {
+        watch(client, ask.op, held.view())
+    };
     hold(client, ask, &held, resource).await;
     match ask.least.map(|least| begin + nanos(least)) {
         Some(until) if now() < until && !held.remaining().is_zero() => {
@@ -85,11 +95,21 @@ async fn once(client: &Rc<Client>, ask: &Ask, resource: &mut Connection) {
 pub(crate) async fn relay(clients: Vec<Rc<Client>>) {
     let mut resource = Connection::of(&clients[0].plan);
     let others = clients.iter().cycle().skip(1);
-    for (client, other) in clients.iter().cycle().zip(others).take_while(|(client, _)| !client.drains()) {
+    for (client, other) in clients
+        .iter()
+        .cycle()
+        .zip(others)
+        .take_while(|(client, _)| !client.drains())
+    {
         if client.random(|random| random.u8(0..8) == 0) {
             sleep_on(client, other).await;
         }
-        once(client, &Ask::simple(client, RELAY, Policy::Try), &mut resource).await;
+        once(
+            client,
+            &Ask::simple(client, RELAY, Policy::Try),
+            &mut resource,
+        )
+        .await;
         // Often at once, as who was told would.
         if client.random(|random| random.u8(0..4) == 0) {
             tokio::time::sleep(client.up_to(client.ttl() / 2)).await;
@@ -109,7 +129,9 @@ async fn sleep_on(client: &Client, other: &Client) {
             _ = &mut lost => return,
             () = tokio::time::sleep(client.ttl() / 8) => {}
         }
-        let Ok(_theirs) = of(other).await else { continue };
+        let Ok(_theirs) = of(other).await else {
+            continue;
+        };
         // It is told when its validity ends, or soon after. Many short times: in each of them this runtime ran.
         let short = Duration::from_millis(20);
         for _ in 0..(client.ttl() + Duration::from_secs(1)).div_duration_f64(short) as u32 {
@@ -125,12 +147,21 @@ async fn sleep_on(client: &Client, other: &Client) {
 
 impl Ask {
     fn simple(client: &Client, lock: &'static str, policy: Policy) -> Ask {
-        Ask { op: client.op(), lock, mode: Mode::Exclusive, policy, limit: None, owned: false, least: None, most: None }
+        Ask {
+            op: client.op(),
+            lock,
+            mode: Mode::Exclusive,
+            policy,
+            limit: None,
+            owned: false,
+            least: None,
+            most: None,
+        }
     }
 
-    /// Whether nobody else may be in it at a time: turns and re-entries of one hold may.
+    /// Whether nobody else may be in it at a time: re-entries of one hold may.
     pub(super) fn is_alone(&self) -> bool {
-        self.mode.is_exclusive() && self.policy != Policy::Fast && !self.owned
+        self.mode.is_exclusive() && !self.owned
     }
 
     /// Whether it is for a moment.
@@ -151,7 +182,10 @@ fn ask(client: &Client) -> Ask {
         };
         let mode = match lock {
             CATALOG if random.u8(0..3) > 0 => Mode::Shared,
-            SLOTS => Mode::Permits { n: random.u32(1..=2), of: 3 },
+            SLOTS => Mode::Permits {
+                n: random.u32(1..=2),
+                of: 3,
+            },
             LEADER => Mode::Leader,
             _ => Mode::Exclusive,
         };
@@ -167,20 +201,49 @@ fn ask(client: &Client) -> Ask {
         // Of those that hold a claim of their own. When a try is granted is not before it was asked for.
         let bounded = !owned && mode != Mode::Leader && policy != Policy::Fast;
         // Not so long that a fault excuses less.
-        let least = (bounded && policy == Policy::Try && !matches!(lock, SPARE | KEPT) && random.u8(0..4) == 0)
+        let least = (bounded
+            && policy == Policy::Try
+            && !matches!(lock, SPARE | KEPT)
+            && random.u8(0..4) == 0)
             .then(|| client.plan.kind.ttl() + Duration::from_millis(900).mul_f64(random.f64()));
         let most = (bounded && least.is_none() && random.u8(0..8) == 0)
             .then(|| client.plan.kind.ttl().mul_f64(0.1 + 2.0 * random.f64()));
-        Ask { op, lock, mode, policy, limit, owned, least, most }
+        Ask {
+            op,
+            lock,
+            mode,
+            policy,
+            limit,
+            owned,
+            least,
+            most,
+        }
     })
 }
 
 async fn acquire(client: &Client, ask: &Ask) -> Option<Held> {
-    let &Ask { op, mode, policy, limit, owned, .. } = ask;
+    let &Ask {
+        op,
+        mode,
+        policy,
+        limit,
+        owned,
+        ..
+    } = ask;
     let (lock, begin) = (ask.lock.to_owned(), now());
     let deadline = limit.map(|limit| begin + nanos(limit));
     let owner = owned.then(|| client.owner_number());
-    client.record.at(begin, What::Invoke { op, lock, mode, policy, deadline, owner });
+    client.record.at(
+        begin,
+        What::Invoke {
+            op,
+            lock,
+            mode,
+            policy,
+            deadline,
+            owner,
+        },
+    );
     let sent = tokio::select! {
         biased;
         answer = send(client, ask) => Some(answer),
@@ -195,13 +258,30 @@ async fn acquire(client: &Client, ask: &Ask) -> Option<Held> {
                 client.record.at(t, What::Info { op });
                 return None;
             }
-            let valid = if client.plan.naive { u64::MAX } else { t + left };
+            let valid = if client.plan.naive {
+                u64::MAX
+            } else {
+                t + left
+            };
             if let Some(claim) = held.claim(client.plan.p, ask.lock) {
                 client.record.at(t, What::Under { op, claim });
             }
-            client.record.at(t, What::Ok { op, tok: held.token().get(), valid });
+            client.record.at(
+                t,
+                What::Ok {
+                    op,
+                    tok: held.token().get(),
+                    valid,
+                },
+            );
             if let Some(least) = ask.least {
-                client.record.at(t, What::Least { op, until: t + nanos(least) });
+                client.record.at(
+                    t,
+                    What::Least {
+                        op,
+                        until: t + nanos(least),
+                    },
+                );
             }
             Some(held)
         }
@@ -218,7 +298,8 @@ async fn acquire(client: &Client, ask: &Ask) -> Option<Held> {
 
 /// Callers leave at any moment. Some do just when their request is sent, on its way, or answered; most have patience.
 async fn leave(client: &Client, ask: &Ask) {
-    let leaves = client.random(|random| random.u8(0..8) == 0) && !client.plan.naive && !ask.is_brief();
+    let leaves =
+        client.random(|random| random.u8(0..8) == 0) && !client.plan.naive && !ask.is_brief();
     if !leaves {
         tokio::time::sleep(Duration::from_secs(60)).await;
     } else if client.random(|random| random.u8(0..4) > 0) {
@@ -250,10 +331,26 @@ async fn send(client: &Client, ask: &Ask) -> Result<Held> {
         _ => client.store.lock(ask.lock),
     };
     let lock = lock.label(label);
-    let lock = if ask.owned { lock.owner(&client.owner) } else { lock };
-    let lock = if ask.policy == Policy::Fast { lock.fast() } else { lock };
-    let lock = if let Some(least) = ask.least { lock.min_hold(least) } else { lock };
-    let lock = if let Some(most) = ask.most { lock.max_hold(most) } else { lock };
+    let lock = if ask.owned {
+        lock.owner(&client.owner)
+    } else {
+        lock
+    };
+    let lock = if ask.policy == Policy::Fast {
+        lock.fast()
+    } else {
+        lock
+    };
+    let lock = if let Some(least) = ask.least {
+        lock.min_hold(least)
+    } else {
+        lock
+    };
+    let lock = if let Some(most) = ask.most {
+        lock.max_hold(most)
+    } else {
+        lock
+    };
     let guard = match (ask.policy, ask.limit) {
         (Policy::Try, _) => lock.try_acquire(),
         (_, Some(limit)) => lock.acquire_timeout(limit),
@@ -284,7 +381,7 @@ async fn end_early(client: &Client, ask: &Ask, held: Held, watched: &Watched, un
     let op = ask.op;
     watched.ends();
     // Where it was said to be valid for longer than that, it shows nothing; nor where it may end with what the client has.
-    let lasts = client.store.guarantees().min_hold_outlives_process;
+    let lasts = client.store.guarantees().min_hold_outlives_process();
     let shows = lasts && until > now() + nanos(held.remaining());
     if !shows {
         client.record.now(What::Release { op, dropped: true });

@@ -1,20 +1,24 @@
-//! The guardian's own process: one thread, all signals blocked, three events (a message of the command, the end of
-//! a child, a timer on the clock that counts suspend), and one rule for what to do next.
+//! The guardian's own process. It has one thread and blocks all signals. It waits for three events:
+//! a message of the command, the end of a child, and a timer on the clock that counts suspend. One
+//! rule decides its next step.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 
 use fork::{Fork, fork};
-use leasehold::seam::Moment;
+use leasehold::backend::Moment;
+use nix::sys::signal::Signal::SIGCHLD;
 use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, set_child_subreaper, setpgid};
 use rustix::thread::set_name;
 use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
 };
 
+use super::doubles::Doubles;
 use super::exec;
 use super::process_tree::{ProcessTree, Verdict};
 use super::wire::{self, Event, Order, Start};
@@ -22,15 +26,22 @@ use crate::processes::{Children, Status};
 use crate::signals::Inherited;
 use crate::{exit, processes, signals};
 
-/// The guardian of this program, to its end; with the command at the other end of this socket.
-pub(super) fn main(program: &[OsString], command: OwnedFd, signals: &Inherited, status: &Status) -> ! {
-    let mut guardian = Guardian::new(program, command, signals, status).unwrap_or_else(|e| failed(&e));
+/// Runs the guardian of this program to its end. The command is at the other end of this socket.
+pub(super) fn main(
+    program: &[OsString],
+    command: OwnedFd,
+    signals: &Inherited,
+    status: &Status,
+) -> ! {
+    let mut guardian =
+        Guardian::new(program, command, signals, status).unwrap_or_else(|e| failed(&e));
     guardian.listen().unwrap_or_else(|e| failed(&e));
-    // With all that it has open, the life line too.
+    // The exit closes all that is open, the life line too.
     std::process::exit(0)
 }
 
-/// The kernel ends the program with us, and the command the rest.
+/// The kernel ends the program together with the guardian, and the command ends the other
+/// descendants.
 fn failed<T>(e: &io::Error) -> T {
     exit::say(format_args!("the guardian failed: {e}"));
     std::process::exit(exit::FAILED.into())
@@ -40,14 +51,15 @@ struct Guardian<'a> {
     program: &'a [OsString],
     signals: &'a Inherited,
     command: OwnedFd,
-    /// For what it says.
+    /// The buffer for messages of the command.
     room: Vec<u8>,
-    children: SignalFd,
+    caught: SignalFd,
+    doubles: Doubles,
     timer: OwnedFd,
-    /// While no program runs.
+    /// Present while no program runs.
     offspring: Option<Children>,
     tree: Option<ProcessTree>,
-    /// The store's sign that we live: closed by our end.
+    /// The store's sign that this client lives. The end of the guardian closes it.
     _life_line: Vec<OwnedFd>,
 }
 
@@ -58,22 +70,35 @@ impl<'a> Guardian<'a> {
         signals: &'a Inherited,
         status: &Status,
     ) -> io::Result<Guardian<'a>> {
-        let children = signals::block_all()?;
-        // The terminal's signals are for the command's group.
+        let caught = signals::block_all()?;
+        // The terminal sends its signals to the command's group, which the guardian leaves.
         setpgid(None, None)?;
-        // Whoever kills the command by its name, with all that have it, does not kill us.
+        // A kill of all processes that have the command's name does not hit the guardian.
         set_name(c"lock-guardian")?;
         set_child_subreaper(Some(Pid::INIT))?;
-        let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let timer = timerfd_create(
+            TimerfdClockId::Boottime,
+            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+        )?;
         let offspring = Some(Children::open(status)?);
-        let (room, tree, _life_line) = (wire::room(), None, Vec::new());
-        Ok(Guardian { program, signals, command, room, children, timer, offspring, tree, _life_line })
+        Ok(Guardian {
+            program,
+            signals,
+            command,
+            room: wire::room(),
+            caught,
+            doubles: Doubles::default(),
+            timer,
+            offspring,
+            tree: None,
+            _life_line: Vec::new(),
+        })
     }
 
     fn listen(&mut self) -> io::Result<()> {
         let mut command_lives = true;
         loop {
-            let mut fds = vec![PollFd::new(&self.children, PollFlags::IN)];
+            let mut fds = vec![PollFd::new(&self.caught, PollFlags::IN)];
             if self.tree.is_some() {
                 fds.push(PollFd::new(&self.timer, PollFlags::IN));
             }
@@ -85,11 +110,11 @@ impl<'a> Guardian<'a> {
                 Err(e) => return Err(e.into()),
             }
             let is_heard = |fd: &PollFd<'_>| !fd.revents().is_empty();
-            let (child_changed, command_speaks) =
-                (is_heard(&fds[0]), command_lives && fds.last().is_some_and(is_heard));
+            let is_signalled = is_heard(&fds[0]);
+            let command_speaks = command_lives && fds.last().is_some_and(is_heard);
             drop(fds);
-            // One of each: what is left is heard in the next turn.
-            let child_changed = child_changed && self.children.read_signal()?.is_some();
+            // At most one event of each kind: the next turn reads the others.
+            let child_changed = is_signalled && self.catch()?;
             if command_speaks {
                 command_lives = self.receive()?;
             }
@@ -102,10 +127,14 @@ impl<'a> Guardian<'a> {
             if child_changed && let Some(signal) = tree.reap()? {
                 notify(&self.command, &Event::Stopped { signal });
             }
-            match tree.act(Moment::now(), !command_lives)? {
+            let now = Moment::now();
+            while let Some(number) = self.doubles.due(now) {
+                pass_on(tree, number, &self.command);
+            }
+            match tree.act(now, !command_lives)? {
                 Verdict::Done(ended) => {
                     if !command_lives && !ended.left.is_empty() {
-                        // The command that would say it is not there any more.
+                        // The command that would report this has ended.
                         exit::say(processes::how_ended(&ended.left));
                     }
                     notify(&self.command, &Event::Ended(ended));
@@ -114,34 +143,64 @@ impl<'a> Guardian<'a> {
                     }
                     self.offspring = self.tree.take().map(ProcessTree::into_children);
                 }
-                Verdict::Wait(at) => self.wake_at(at)?,
+                Verdict::Wait(at) => {
+                    self.wake_at(self.doubles.next().map_or(at, |next| next.min(at)))?;
+                }
             }
         }
     }
 
-    /// Reads an order; false once the command has ended.
+    /// Reads a signal; returns whether it reports a change of a child.
+    fn catch(&mut self) -> io::Result<bool> {
+        let Some(record) = self.caught.read_signal()? else {
+            return Ok(false);
+        };
+        let number = i32::try_from(record.ssi_signo).unwrap_or_default();
+        let child_changed = number == SIGCHLD as i32;
+        if !child_changed {
+            self.doubles.got(number, Moment::now());
+        }
+        Ok(child_changed)
+    }
+
+    /// Reads an order; returns false once the command has ended.
     fn receive(&mut self) -> io::Result<bool> {
         let (order, fds) = match wire::receive(&self.command, &mut self.room) {
             Ok(Some(received)) => received,
             Ok(None) => return Ok(false),
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return Ok(true),
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) =>
+            {
+                return Ok(true);
+            }
             Err(e) => return Err(e),
         };
         match (order, &mut self.tree) {
             (Order::Start(start), None) => match self.start(&start, fds) {
                 Ok(pid) => notify(&self.command, &Event::Started { pid }),
-                Err(e) => notify(&self.command, &Event::Failed(format!("starting the program: {e}"))),
+                Err(e) => notify(
+                    &self.command,
+                    &Event::Failed(format!("starting the program: {e}")),
+                ),
             },
-            (Order::Deadline(nanos), Some(tree)) => {
-                tree.extend(Moment::from_nanos(nanos));
-                // Also while it is ending the program: it lives, and does its work.
-                notify(&self.command, &Event::Ack(nanos));
+            (Order::Deadline(deadline), Some(tree)) => {
+                tree.extend(deadline);
+                // It also answers while it ends the program: it lives, and does its work.
+                notify(&self.command, &Event::Ack(deadline));
             }
-            (Order::Signal(signal), Some(tree)) => {
-                if !tree.signal(signal) {
-                    notify(&self.command, &Event::NotSignalled { signal });
-                }
+            (
+                Order::Signal {
+                    number,
+                    from_systemd: true,
+                },
+                Some(tree),
+            ) if tree.is_in_our_cgroup() => {
+                self.doubles.command_got(number, Moment::now());
             }
+            (Order::Signal { number, .. }, Some(tree)) => pass_on(tree, number, &self.command),
             (Order::End { at_once }, Some(tree)) => tree.end(Moment::now(), at_once)?,
             (_, _) => {}
         }
@@ -155,26 +214,51 @@ impl<'a> Guardian<'a> {
             Fork::Parent(pid) => pid,
             Fork::Child => exec::main(self.program, start, guardian, &self.signals.blocked),
         };
-        // It does so itself as well: whoever is first, its group is there for the first signal.
+        // The program's process does this as well. Whichever comes first, the group exists before
+        // the first signal.
         let _ = setpgid(Pid::from_raw(pid), None);
-        let children = self.offspring.take().ok_or_else(|| io::Error::other("a program runs already"))?;
-        self.tree =
-            Some(ProcessTree::new(children, pid, start.plan, Moment::from_nanos(start.deadline), start.leftovers));
+        let children = self
+            .offspring
+            .take()
+            .ok_or_else(|| io::Error::other("a program runs already"))?;
+        self.tree = Some(ProcessTree::new(
+            children,
+            pid,
+            start.deadline,
+            start.leftovers,
+        ));
         Ok(pid)
     }
 
     fn wake_at(&self, at: Moment) -> io::Result<()> {
-        // Zero would disarm it.
+        // Zero would disarm the timer.
         let nanos = at.as_nanos().max(1);
-        let at = Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 };
-        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let when = Itimerspec { it_interval: never, it_value: at };
+        let at = Timespec {
+            tv_sec: (nanos / 1_000_000_000) as i64,
+            tv_nsec: (nanos % 1_000_000_000) as i64,
+        };
+        let never = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let when = Itimerspec {
+            it_interval: never,
+            it_value: at,
+        };
         timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &when)?;
         Ok(())
     }
 }
 
-/// Sends it to the command. One that is stopped and does not read misses what it can do without.
+/// Passes a signal on to the program.
+fn pass_on(tree: &ProcessTree, signal: i32, command: &OwnedFd) {
+    if !tree.signal(signal) {
+        notify(command, &Event::NotSignalled { signal });
+    }
+}
+
+/// Sends an event to the command. A stopped command does not read and may miss events, but it can
+/// do without them.
 fn notify(command: &OwnedFd, event: &Event) {
     let _ = wire::send(command, event, &[]);
 }

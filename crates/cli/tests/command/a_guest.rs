@@ -3,35 +3,83 @@
 use std::time::Duration;
 
 use crate::support::{LONG, Running, code, leasehold, output};
-use leasehold::seam::Moment;
+use leasehold::backend::Moment;
 use leasehold_testbed::{Redis, RedisOptions};
 use rustix::process::Signal;
 use serde_json::Value;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_evicts_is_found_out() {
-    let evicting = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"].map(String::from).to_vec();
-    let options = RedisOptions { password: Some("s3cret".into()), extra: evicting, ..RedisOptions::default() };
+    let evicting = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]
+        .map(String::from)
+        .to_vec();
+    let options = RedisOptions {
+        password: Some("s3cret".into()),
+        extra: evicting,
+        ..RedisOptions::default()
+    };
     let redis = Redis::start_with(&options).await.unwrap();
     let output = output(&mut leasehold(["verify", &redis.url(), "--strict"]));
-    let (said, table) = (String::from_utf8(output.stderr).unwrap(), String::from_utf8(output.stdout).unwrap());
+    let (said, table) = (
+        String::from_utf8(output.stderr).unwrap(),
+        String::from_utf8(output.stdout).unwrap(),
+    );
     assert_eq!(output.status.code(), Some(1), "{table}{said}");
-    assert_eq!(said, "", "neither a bar without a terminal, nor what cases say");
-    assert!(table.contains("WARNING: settings: its maxmemory-policy"), "{table}");
-    assert!(table.contains("whatever a guest can judge holds; 2 warnings; the namespace is removed"), "{table}");
+    assert_eq!(
+        said, "",
+        "neither a bar without a terminal, nor what cases say"
+    );
+    assert!(
+        table.contains("WARNING: settings: its maxmemory-policy"),
+        "{table}"
+    );
+    assert!(
+        table.contains("whatever a guest can judge holds; 2 warnings; the namespace is removed"),
+        "{table}"
+    );
     assert!(!table.contains("s3cret"), "{table}");
-    assert_eq!(redis.keys("*").await.unwrap(), ["{}:f"], "the last token of the database, and nothing else");
+    assert_eq!(
+        redis.keys("*").await.unwrap(),
+        ["{}:f"],
+        "the last token of the database, and nothing else"
+    );
 }
 
 #[test]
 fn if_one_cannot_be_judged_the_rest_is() {
-    let output = output(&mut leasehold(["verify", "etcd://127.0.0.1:1", "memory://", "--json"]));
-    let (json, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    let output = output(&mut leasehold([
+        "verify",
+        "etcd://127.0.0.1:1",
+        "memory://",
+        "--json",
+    ]));
+    let (json, said) = (
+        String::from_utf8(output.stdout).unwrap(),
+        String::from_utf8(output.stderr).unwrap(),
+    );
     let found: Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((output.status.code(), found.as_array().unwrap().len()), (Some(69), 1), "{json}");
-    assert!(said.starts_with("leasehold: etcd://127.0.0.1:1: "), "{said}");
-    assert_eq!((&found[0]["store"], &found[0]["broken"]), (&"memory".into(), &Value::Array(vec![])), "{json}");
-    assert!(found[0]["promises"].as_array().unwrap().iter().any(|promise| promise["title"] == "Exclusion"), "{json}");
+    assert_eq!(
+        (output.status.code(), found.as_array().unwrap().len()),
+        (Some(69), 1),
+        "{json}"
+    );
+    assert!(
+        said.starts_with("leasehold: etcd://127.0.0.1:1: "),
+        "{said}"
+    );
+    assert_eq!(
+        (&found[0]["store"], &found[0]["broken"]),
+        (&"memory".into(), &Value::Array(vec![])),
+        "{json}"
+    );
+    assert!(
+        found[0]["promises"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|promise| promise["title"] == "Exclusion"),
+        "{json}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -47,13 +95,24 @@ async fn one_that_is_stopped_leaves_nothing_behind() {
     }
     verify.signal(Signal::TERM);
     assert_eq!(verify.end().code(), Some(143));
-    assert_eq!(redis.keys("*").await.unwrap(), ["{}:f"], "the last token of the database, and nothing else");
-    assert!(std::fs::read_to_string(said.path()).unwrap().contains("the namespace was removed"));
+    assert_eq!(
+        redis.keys("*").await.unwrap(),
+        ["{}:f"],
+        "the last token of the database, and nothing else"
+    );
+    assert!(
+        std::fs::read_to_string(said.path())
+            .unwrap()
+            .contains("the namespace was removed")
+    );
 }
 
 #[test]
 fn bad_input_is_refused() {
     assert_eq!(code(&mut leasehold(["verify"])), Some(64));
     assert_eq!(code(&mut leasehold(["verify", "nonsense"])), Some(64));
-    assert_eq!(code(&mut leasehold(["verify", "redis://127.0.0.1:1"])), Some(69));
+    assert_eq!(
+        code(&mut leasehold(["verify", "redis://127.0.0.1:1"])),
+        Some(69)
+    );
 }

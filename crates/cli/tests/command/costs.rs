@@ -12,8 +12,16 @@ fn calls(stage: &Stage, program: &[&str]) -> Vec<String> {
     let folder = TempDir::new().unwrap();
     let trace = folder.path().join("trace");
     let mut strace = Command::new("strace");
-    strace.args(["-f", "-y", "-qq", "-o"]).arg(&trace).args([env!("CARGO_BIN_EXE_leasehold"), "run", "job", "--"]);
-    strace.args(program).env("LEASEHOLD_STORE", &stage.url).env("PATH", "/usr/bin:/bin");
+    strace.args(["-f", "-y", "-qq", "-o"]).arg(&trace).args([
+        env!("CARGO_BIN_EXE_leasehold"),
+        "run",
+        "job",
+        "--",
+    ]);
+    strace
+        .args(program)
+        .env("LEASEHOLD_STORE", &stage.url)
+        .env("PATH", "/usr/bin:/bin");
     // Cargo sets it, and each library would be looked for in its folders.
     strace.env_remove("LD_LIBRARY_PATH");
     assert_eq!(code(&mut strace), Some(0), "strace: `cargo xtask setup`");
@@ -36,7 +44,10 @@ const CALLS: usize = 348;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_makes_few_system_calls() {
     let stage = support::sqlite().await;
-    assert_eq!(code(&mut stage.leasehold(["run", "job", "--", "true"])), Some(0));
+    assert_eq!(
+        code(&mut stage.leasehold(["run", "job", "--", "true"])),
+        Some(0)
+    );
     let mut fewest: Vec<String> = Vec::new();
     for _ in 0..40 {
         let run = calls(&stage, &["true"]);
@@ -47,7 +58,11 @@ async fn a_run_makes_few_system_calls() {
             fewest = run;
         }
     }
-    panic!("{} system calls, more than {CALLS}:\n{}", fewest.len(), fewest.join("\n"));
+    panic!(
+        "{} system calls, more than {CALLS}:\n{}",
+        fewest.len(),
+        fewest.join("\n")
+    );
 }
 
 /// A forked process has one thread, and what another thread has locked is never unlocked in it: so none is started before.
@@ -56,13 +71,24 @@ async fn both_forks_are_made_in_processes_of_one_thread() {
     let stage = support::sqlite().await;
     let calls = calls(&stage, &["true"]);
     let starts = calls.iter().filter(|call| call.contains(" clone"));
-    let starts: Vec<(&str, bool)> =
-        starts.map(|call| (call.split(' ').next().unwrap_or_default(), call.contains("CLONE_THREAD"))).collect();
+    let starts: Vec<(&str, bool)> = starts
+        .map(|call| {
+            (
+                call.split(' ').next().unwrap_or_default(),
+                call.contains("CLONE_THREAD"),
+            )
+        })
+        .collect();
     let (threads, forks): (Vec<_>, Vec<_>) = starts.iter().partition(|(_, is_thread)| *is_thread);
-    let [(command, _), (guardian, _)] = &forks[..] else { panic!("{starts:?}") };
+    let [(command, _), (guardian, _)] = &forks[..] else {
+        panic!("{starts:?}")
+    };
     assert_eq!(starts[0], (*command, false), "{starts:?}");
     assert!(threads.iter().all(|(pid, _)| pid != guardian), "{starts:?}");
-    let executed = calls.iter().filter(|call| call.contains(" execve(")).count();
+    let executed = calls
+        .iter()
+        .filter(|call| call.contains(" execve("))
+        .count();
     assert_eq!(executed, 2, "this binary, and the program: {calls:?}");
 }
 
@@ -71,15 +97,27 @@ async fn both_forks_are_made_in_processes_of_one_thread() {
 async fn nothing_looks_at_processes_of_others() {
     let stage = support::sqlite().await;
     let calls = calls(&stage, &["sh", "-c", "(setsid true &); true"]);
-    assert!(calls.iter().any(|call| call.contains("/children\"")), "the trace is one of the whole: {calls:?}");
+    assert!(
+        calls.iter().any(|call| call.contains("/children\"")),
+        "the trace is one of the whole: {calls:?}"
+    );
     let looks = |call: &&String| {
-        let path = call.split("\"/proc").nth(1).map(|rest| rest.split('"').next().unwrap_or_default());
-        call.contains("</proc>") || path.is_some_and(|path| path.is_empty() || path == "/" || is_a_process(path))
+        let path = call
+            .split("\"/proc")
+            .nth(1)
+            .map(|rest| rest.split('"').next().unwrap_or_default());
+        call.contains("</proc>")
+            || path.is_some_and(|path| path.is_empty() || path == "/" || is_a_process(path))
     };
-    assert_eq!(calls.iter().filter(looks).collect::<Vec<_>>(), Vec::<&String>::new());
+    assert_eq!(
+        calls.iter().filter(looks).collect::<Vec<_>>(),
+        Vec::<&String>::new()
+    );
 }
 
 /// `/123` or below.
 fn is_a_process(path: &str) -> bool {
-    path.split('/').nth(1).is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
+    path.split('/')
+        .nth(1)
+        .is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
 }

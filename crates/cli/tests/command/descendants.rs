@@ -12,8 +12,13 @@ fn in_namespace(stage: &Stage, words: &[&str], line: &str) -> Command {
     if !geteuid().is_root() {
         command.arg("--map-root-user");
     }
-    command.args(["--pid", "--fork", "--kill-child"]).args(words).args(["sh", "-c", line]);
-    command.env("LEASEHOLD_STORE", &stage.url).env("L", env!("CARGO_BIN_EXE_leasehold"));
+    command
+        .args(["--pid", "--fork", "--kill-child"])
+        .args(words)
+        .args(["sh", "-c", line]);
+    command
+        .env("LEASEHOLD_STORE", &stage.url)
+        .env("L", env!("CARGO_BIN_EXE_leasehold"));
     command
 }
 
@@ -21,7 +26,10 @@ fn in_namespace(stage: &Stage, words: &[&str], line: &str) -> Command {
 async fn hunt(what: &str, members: usize, rounds: usize) {
     let (stage, folder) = (support::sqlite().await, TempDir::new().unwrap());
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/command/support/hunt.py");
-    let line = format!("exec python3 {script} rounds $L {} {what} {members} {rounds}", folder.path().display());
+    let line = format!(
+        "exec python3 {script} rounds $L {} {what} {members} {rounds}",
+        folder.path().display()
+    );
     let output = output(&mut in_namespace(&stage, &["--mount-proc"], &line));
     let said = |bytes| String::from_utf8_lossy(bytes).into_owned();
     eprintln!("{what}: {}", said(&output.stdout).trim());
@@ -50,13 +58,27 @@ async fn where_descendants_cannot_be_found_nothing_is_run() {
     // The namespace's own /proc is not there: what is there shows other numbers, or, unmounted, nothing.
     let foreign: &[&str] = &[];
     let none: &[&str] = &["--mount", "--propagation", "private"];
-    for (words, line) in [(foreign, "$L run job -- echo ran"), (none, "umount -l /proc; $L run job -- echo ran")] {
+    for (words, line) in [
+        (foreign, "$L run job -- echo ran"),
+        (none, "umount -l /proc; $L run job -- echo ran"),
+    ] {
         let refused = output(&mut in_namespace(&stage, words, line));
         let said = String::from_utf8(refused.stderr).unwrap();
-        assert_eq!((refused.status.code(), &refused.stdout[..]), (Some(125), &b""[..]), "{said}");
-        assert!(said.contains("PID namespace: mount") && said.contains("outlive the lock"), "{said}");
+        assert_eq!(
+            (refused.status.code(), &refused.stdout[..]),
+            (Some(125), &b""[..]),
+            "{said}"
+        );
+        assert!(
+            said.contains("PID namespace: mount") && said.contains("outlive the lock"),
+            "{said}"
+        );
     }
-    let own = output(&mut in_namespace(&stage, &["--mount-proc"], "$L run job -- echo ran"));
+    let own = output(&mut in_namespace(
+        &stage,
+        &["--mount-proc"],
+        "$L run job -- echo ran",
+    ));
     assert_eq!(own.stdout, b"ran\n");
 }
 
@@ -65,14 +87,24 @@ async fn where_descendants_cannot_be_found_nothing_is_run() {
 async fn a_guardian_that_is_killed_while_it_kills() {
     let stage = support::sqlite().await;
     let family = support::Family::new();
-    let mut holder = Running::start(stage.run("job", ["--max-hold", "1s", "--"]).args(family.all()));
+    let mut holder = Running::start(
+        stage
+            .run("job", ["--max-hold", "1s", "--"])
+            .args(family.all()),
+    );
     let members = family.until_alive();
     let guardian = holder.guardian();
-    // SIGTERM after a second, which they ignore; SIGKILL a fifth of the lease later.
+    // SIGTERM after a second, which they ignore; SIGKILL three twentieths of the lease later.
     std::thread::sleep(std::time::Duration::from_millis(1300));
     if is_guardian(guardian) {
         send(guardian, Signal::KILL);
     }
     assert!(matches!(holder.end().code(), Some(124 | 125)));
-    assert!(members.into_iter().all(|pid| !words_of(pid).contains("family")), "{:?}", family.alive());
+    assert!(
+        members
+            .into_iter()
+            .all(|pid| !words_of(pid).contains("family")),
+        "{:?}",
+        family.alive()
+    );
 }

@@ -33,7 +33,11 @@ impl Two {
         let holder = Running::start(holder.args(family.all()));
         family.until_alive();
         let next = Running::start(stage.run(NAME, ["--"]).args(family.once("next")));
-        Two { family, holder, next }
+        Two {
+            family,
+            holder,
+            next,
+        }
     }
 
     /// The next program ran, and no member of the family lived then.
@@ -41,7 +45,11 @@ impl Two {
         assert_eq!(self.next.end().code(), Some(0));
         let last = self.family.until_gone();
         let next = self.family.written("next");
-        assert!(last < next, "the family lived for {} µs beside the next program", last - next);
+        assert!(
+            last < next,
+            "the family lived for {} µs beside the next program",
+            last - next
+        );
     }
 }
 
@@ -60,10 +68,12 @@ async fn a_command_that_is_stopped_before_its_guardian_has_answered() {
     let mut two = Two::start(&stage);
     let guardian = two.holder.guardian();
     send(guardian, Signal::STOP);
-    // It is asked in each twentieth of a lease, and has a third of one to answer.
+    // It is asked in each fortieth of a lease, and has a third of one to answer.
     std::thread::sleep(stage.ttl / 8);
     two.holder.signal(Signal::STOP);
-    until("the stop of the command", || is_stopped(two.holder.pid()).then_some(()));
+    until("the stop of the command", || {
+        is_stopped(two.holder.pid()).then_some(())
+    });
     send(guardian, Signal::CONT);
     two.assert_apart();
     two.holder.signal(Signal::CONT);
@@ -82,11 +92,18 @@ async fn a_killed_command_whose_store_is_deleted() {
     let stage = support::sqlite().await;
     let (family, mut holder) = stage.held();
     let file = stage.url.strip_prefix("sqlite://").unwrap();
-    ["", "-wal", "-shm"].iter().for_each(|part| std::fs::remove_file(format!("{file}{part}")).unwrap());
+    ["", "-wal", "-shm"]
+        .iter()
+        .for_each(|part| std::fs::remove_file(format!("{file}{part}")).unwrap());
     holder.signal(Signal::KILL);
     holder.end();
     let next = Running::start(stage.run(NAME, ["--"]).args(family.once("next")));
-    Two { family, holder, next }.assert_apart();
+    Two {
+        family,
+        holder,
+        next,
+    }
+    .assert_apart();
 }
 
 async fn a_killed_guardian(stage: &Stage) {
@@ -110,9 +127,15 @@ async fn both_killed(stage: &Stage) {
     two.holder.signal(Signal::STOP);
     send(guardian, Signal::KILL);
     two.holder.signal(Signal::KILL);
-    until("the end of the program", || (two.family.alive().len() < 3).then_some(()));
+    until("the end of the program", || {
+        (two.family.alive().len() < 3).then_some(())
+    });
     assert_eq!(two.next.end().code(), Some(0));
-    assert_eq!(two.family.alive().len(), 2, "its child and its daemon run on");
+    assert_eq!(
+        two.family.alive().len(),
+        2,
+        "its child and its daemon run on"
+    );
 }
 
 /// The documented limit: no process is left to end the program, and only the fencing token protects.
@@ -122,7 +145,11 @@ async fn both_stopped(stage: &Stage) {
     two.holder.signal(Signal::STOP);
     send(guardian, Signal::STOP);
     assert_eq!(two.next.end().code(), Some(0));
-    assert_eq!(two.family.alive().len(), 3, "the program runs on while the next has the lock");
+    assert_eq!(
+        two.family.alive().len(),
+        3,
+        "the program runs on while the next has the lock"
+    );
     // Whichever runs again ends it.
     send(guardian, Signal::CONT);
     two.family.until_gone();
@@ -132,7 +159,10 @@ async fn both_stopped(stage: &Stage) {
 
 /// A holder whose link to the store is the proxy's, and another whose link is not.
 fn behind(proxy: &Proxy, stage: &Stage) -> Two {
-    let mut holder = stage.run(NAME, ["--store", &format!("redis://{}", proxy.addr()), "--"]);
+    let mut holder = stage.run(
+        NAME,
+        ["--store", &format!("redis://{}", proxy.addr()), "--"],
+    );
     holder.env_remove("LEASEHOLD_STORE");
     Two::with(stage, holder)
 }
@@ -140,7 +170,10 @@ fn behind(proxy: &Proxy, stage: &Stage) -> Two {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_that_swallows_everything() {
     let redis = Redis::start().await.unwrap();
-    let (stage, proxy) = (support::on_url(redis.url()), Proxy::to(redis.addr()).await.unwrap());
+    let (stage, proxy) = (
+        support::on_url(redis.url()),
+        Proxy::to(redis.addr()).await.unwrap(),
+    );
     let mut two = behind(&proxy, &stage);
     proxy.hold();
     two.assert_apart();
@@ -150,7 +183,10 @@ async fn a_link_that_swallows_everything() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_that_is_cut() {
     let redis = Redis::start().await.unwrap();
-    let (stage, proxy) = (support::on_url(redis.url()), Proxy::to(redis.addr()).await.unwrap());
+    let (stage, proxy) = (
+        support::on_url(redis.url()),
+        Proxy::to(redis.addr()).await.unwrap(),
+    );
     let mut two = behind(&proxy, &stage);
     proxy.cut().await;
     two.assert_apart();
@@ -166,7 +202,10 @@ async fn a_server_that_dies() {
     let killed = support::now();
     assert_eq!(holder.end().code(), Some(76));
     let lived = family.until_gone() - killed;
-    assert!(u128::from(lived) < stage.ttl.as_micros(), "the program lived on for {lived} µs");
+    assert!(
+        u128::from(lived) < stage.ttl.as_micros(),
+        "the program lived on for {lived} µs"
+    );
 }
 
 /// Another's lease is no reason to end anything earlier or later.
@@ -177,7 +216,9 @@ async fn two_leases_on_one_name() {
     let mut two = Two::with(&stage, stage.run(NAME, ["--"]));
     let mut third = Running::start(long.args(two.family.once("third")));
     two.holder.signal(Signal::STOP);
-    until("the command's stop", || is_stopped(two.holder.pid()).then_some(()));
+    until("the command's stop", || {
+        is_stopped(two.holder.pid()).then_some(())
+    });
     two.assert_apart();
     assert_eq!(third.end().code(), Some(0));
     assert!(two.family.last() < two.family.written("third"));

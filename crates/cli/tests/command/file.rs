@@ -22,23 +22,52 @@ fn the_default_is_a_file_of_this_user() {
     let echo = ["run", "job", "--", "sh", "-c", "echo $LEASEHOLD_STORE"];
     let shown = |command: &mut Command| text(command).trim().to_owned();
     let file = home.path().join(".local/state/leasehold/locks.db");
-    assert_eq!(shown(&mut at_home(home.path(), echo)), format!("sqlite://{}", file.display()));
+    assert_eq!(
+        shown(&mut at_home(home.path(), echo)),
+        format!("sqlite://{}", file.display())
+    );
     assert!(file.exists());
-    let mode = file.parent().unwrap().metadata().unwrap().permissions().mode();
+    let mode = file
+        .parent()
+        .unwrap()
+        .metadata()
+        .unwrap()
+        .permissions()
+        .mode();
     assert_eq!(mode & 0o777, 0o700, "it is for no other user");
 
     let state = home.path().join("a b?#%@c");
     let shown = shown(at_home(home.path(), echo).env("XDG_STATE_HOME", &state));
     assert!(state.join("leasehold/locks.db").exists());
     // What is shown is a URL, and works as one.
-    assert_eq!(code(at_home(home.path(), ["who", "job"]).env("LEASEHOLD_STORE", &shown)), Some(1), "{shown}");
-    assert_eq!(code(at_home(home.path(), ["run", "job", "--store", &shown, "--", "true"]).env_clear()), Some(0));
+    assert_eq!(
+        code(at_home(home.path(), ["who", "job"]).env("LEASEHOLD_STORE", &shown)),
+        Some(1),
+        "{shown}"
+    );
+    assert_eq!(
+        code(at_home(home.path(), ["run", "job", "--store", &shown, "--", "true"]).env_clear()),
+        Some(0)
+    );
 
     // A relative one means nothing, says the specification.
-    assert_eq!(code(at_home(home.path(), RUN).env("XDG_STATE_HOME", "relative")), Some(0));
-    assert_eq!(code(leasehold(RUN).env_remove("HOME").env_remove("XDG_STATE_HOME")), Some(64));
+    assert_eq!(
+        code(at_home(home.path(), RUN).env("XDG_STATE_HOME", "relative")),
+        Some(0)
+    );
+    assert_eq!(
+        code(
+            leasehold(RUN)
+                .env_remove("HOME")
+                .env_remove("XDG_STATE_HOME")
+        ),
+        Some(64)
+    );
     // A name that is set to nothing is not set.
-    assert_eq!(code(at_home(home.path(), RUN).env("LEASEHOLD_STORE", "")), Some(0));
+    assert_eq!(
+        code(at_home(home.path(), RUN).env("LEASEHOLD_STORE", "")),
+        Some(0)
+    );
 }
 
 /// Each client has a FIFO beside the file: one that ends in order leaves none, however soon after its release.
@@ -46,13 +75,17 @@ fn the_default_is_a_file_of_this_user() {
 fn nothing_stays_beside_the_file() {
     let home = tempfile::tempdir().unwrap();
     for _ in 0..5 {
-        let running: Vec<_> = (0..3).map(|_| at_home(home.path(), RUN).spawn().unwrap()).collect();
+        let running: Vec<_> = (0..3)
+            .map(|_| at_home(home.path(), RUN).spawn().unwrap())
+            .collect();
         for mut run in running {
             assert_eq!(run.wait().unwrap().code(), Some(0));
         }
     }
     let left = fs::read_dir(home.path().join(".local/state/leasehold")).unwrap();
-    let left: Vec<String> = left.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    let left: Vec<String> = left
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .collect();
     assert!(left.iter().all(|file| !file.contains("fifo")), "{left:?}");
 }
 
@@ -61,12 +94,22 @@ fn a_file_that_cannot_be_used() {
     let home = tempfile::tempdir().unwrap();
     let bad = home.path().join("junk.db");
     fs::write(&bad, "this is no database".repeat(100)).unwrap();
-    let at = |path: &Path| code(leasehold(RUN).env("LEASEHOLD_STORE", format!("sqlite://{}", path.display())));
+    let at = |path: &Path| {
+        code(leasehold(RUN).env("LEASEHOLD_STORE", format!("sqlite://{}", path.display())))
+    };
     assert_eq!(at(&bad), Some(69));
-    assert_eq!(fs::read_to_string(&bad).unwrap().len(), 1900, "it is left as it was");
+    assert_eq!(
+        fs::read_to_string(&bad).unwrap().len(),
+        1900,
+        "it is left as it was"
+    );
     assert_eq!(at(&home.path().join("no/such/folder/locks.db")), Some(64));
     assert_eq!(at(home.path()), Some(64));
-    fs::write(home.path().join(".local"), "a file where a folder should be").unwrap();
+    fs::write(
+        home.path().join(".local"),
+        "a file where a folder should be",
+    )
+    .unwrap();
     assert_eq!(code(&mut at_home(home.path(), RUN)), Some(64));
 }
 
@@ -80,7 +123,9 @@ fn on_a_small_disk(script: &str) -> Output {
     let prepare = "mount -t tmpfs -o size=8m none \"$1\" || exit 1; export LEASEHOLD_STORE=\"sqlite://$1/locks.db\"; \
                    fill() { cat /dev/zero > \"$1/full\" 2>/dev/null; }; export -f fill";
     let script = format!("{prepare}; {script}");
-    unshare.args(["--mount", "bash", "-c", &script, "bash"]).arg(disk.path());
+    unshare
+        .args(["--mount", "bash", "-c", &script, "bash"])
+        .arg(disk.path());
     output(unshare.env("L", env!("CARGO_BIN_EXE_leasehold")))
 }
 

@@ -2,15 +2,19 @@
 
 use std::fs::{self, File};
 use std::path::Path;
+use std::time::Duration;
 
-use leasehold_testbed::{Etcd, Redis, Server};
+use leasehold::backend::Moment;
+use leasehold_testbed::{Etcd, Proxy, Redis, Server};
 
 use crate::support::{self, Running, Stage, code, until};
 
 /// A command that waits behind a holder, and what it says.
 fn wait(stage: &Stage, said: &Path, words: [&str; 2]) -> Running {
     let mut command = stage.leasehold(words);
-    command.args(["--ttl", "2s", "--label", words[0], "--", "sh", "-c", "exit 5"]);
+    command.args([
+        "--ttl", "2s", "--label", words[0], "--", "sh", "-c", "exit 5",
+    ]);
     Running::start(command.stderr(File::create(said).unwrap()))
 }
 
@@ -19,15 +23,28 @@ async fn who_waits_for_ever_waits_it_out(stage: &Stage, server: &Server) {
     let said = |of: &str| folder.path().join(of);
     let held = said("held");
     let script = format!("echo >> {}; exec sleep 1000", held.display());
-    let mut leader = Running::start(stage.leasehold(["elect", "job", "--ttl", "2s", "--", "sh", "-c"]).arg(script));
+    let mut leader = Running::start(
+        stage
+            .leasehold(["elect", "job", "--ttl", "2s", "--", "sh", "-c"])
+            .arg(script),
+    );
     until("the leader", || held.exists().then_some(()));
     let mut waiting = ["run", "elect"].map(|what| wait(stage, &said(what), [what, "job"]));
     stage.until_queue("job", 1, 2);
     server.kill().await.unwrap();
     for what in ["run", "elect"] {
-        until("a word about it", || fs::read_to_string(said(what)).unwrap().contains("is unavailable").then_some(()));
+        until("a word about it", || {
+            fs::read_to_string(said(what))
+                .unwrap()
+                .contains("is unavailable")
+                .then_some(())
+        });
     }
-    assert_eq!(code(&mut stage.run("job", ["-n", "--", "true"])), Some(69), "it cannot be used at the start");
+    assert_eq!(
+        code(&mut stage.run("job", ["-n", "--", "true"])),
+        Some(69),
+        "it cannot be used at the start"
+    );
     assert!(waiting.iter_mut().all(|one| !one.has_ended()));
     // Otherwise it might lead again, for ever.
     leader.signal(rustix::process::Signal::TERM);
@@ -36,8 +53,102 @@ async fn who_waits_for_ever_waits_it_out(stage: &Stage, server: &Server) {
     for (mut one, what) in waiting.into_iter().zip(["run", "elect"]) {
         assert_eq!(one.end().code(), Some(5));
         let said = fs::read_to_string(said(what)).unwrap();
-        assert!(said.lines().all(|line| line.contains("is unavailable")), "{said}");
+        assert!(
+            said.lines().all(|line| line.contains("is unavailable")),
+            "{said}"
+        );
     }
+}
+
+/// The server is away at the start, and comes back within the time that the command has.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_away_at_the_start_is_waited_for() {
+    let redis = Redis::start().await.unwrap();
+    let stage = support::on_url(redis.url());
+    redis.kill().await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let said = |of: &str| folder.path().join(of);
+    let start = |of: &str, words: &[&str]| {
+        let mut command = stage.leasehold(words.iter().copied());
+        command.args(["--", "sh", "-c", "exit 5"]);
+        Running::start(command.stderr(File::create(said(of)).unwrap()))
+    };
+    let mut waiting = [
+        start("wait", &["run", "a", "--wait", "1h"]),
+        start("run", &["run", "b", "--ttl", "1h"]),
+        start("elect", &["elect", "c", "--ttl", "1h"]),
+    ];
+    for of in ["wait", "run", "elect"] {
+        until("a word about it", || {
+            fs::read_to_string(said(of))
+                .unwrap()
+                .contains("is unavailable")
+                .then_some(())
+        });
+    }
+    for words in [
+        &["run", "job", "-n"][..],
+        &["run", "job", "--wait", "1s"],
+        &["run", "job", "--ttl", "1s"],
+        &["elect", "job", "--ttl", "1s"],
+    ] {
+        let mut command = stage.leasehold(words.iter().copied());
+        assert_eq!(code(command.args(["--", "true"])), Some(69), "{words:?}");
+    }
+    redis.start_again().await.unwrap();
+    for one in &mut waiting {
+        assert_eq!(one.end().code(), Some(5));
+    }
+    // A mistake is no outage.
+    let mut wrong = stage.leasehold(["run", "job", "--store", "redis://h:x", "--wait", "1h"]);
+    assert_eq!(code(wrong.args(["--", "true"])), Some(64));
+}
+
+/// The lock is free then, and nobody needs to know.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_whose_answer_was_lost() {
+    let redis = Redis::start().await.unwrap();
+    let proxy = Proxy::to(redis.addr()).await.unwrap();
+    let stage = support::on_url(format!("redis://{}", proxy.addr()));
+    let folder = tempfile::tempdir().unwrap();
+    let [go, said] = ["go", "said"].map(|name| folder.path().join(name));
+    let script = format!("while [ ! -e {} ]; do sleep 0.01; done", go.display());
+    // Nothing is renewed meanwhile.
+    let mut run = stage.leasehold(["run", "job", "--ttl", "1h", "--", "sh", "-c", &script]);
+    let mut run = Running::start(run.stderr(File::create(&said).unwrap()));
+    support::on_url(redis.url()).until_queue("job", 1, 0);
+    let trap = proxy.lose_reply_matching("job");
+    fs::write(&go, "").unwrap();
+    trap.done().await;
+    assert_eq!(run.end().code(), Some(0));
+    assert_eq!(fs::read_to_string(&said).unwrap(), "");
+}
+
+/// The server is stopped while a lock is held. Once the program is ended, nothing that the command still asks can be of use for long.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_command_does_not_wait_for_a_silent_server() {
+    let etcd = Etcd::start().await.unwrap();
+    let stage = support::on_url(format!("etcd://{}", etcd.addr()));
+    let folder = tempfile::tempdir().unwrap();
+    let [pid, said] = ["pid", "said"].map(|name| folder.path().join(name));
+    let script = format!(
+        "echo $$ > {0}-; mv {0}- {0}; exec sleep 1000",
+        pid.display()
+    );
+    let mut run = stage.leasehold(["run", "job", "--ttl", "3s", "--", "sh", "-c", &script]);
+    let mut run = Running::start(run.stderr(File::create(&said).unwrap()));
+    let pid = until("the program", || fs::read_to_string(&pid).ok());
+    etcd.pause().await.unwrap();
+    let program = Path::new("/proc").join(pid.trim());
+    until("the end of the program", || {
+        (!program.exists()).then_some(())
+    });
+    let ended = Moment::now();
+    assert_eq!(run.end().code(), Some(76));
+    let took = Moment::now().since(ended);
+    // Two seconds for a release, two for the end of the client, and a busy machine.
+    assert!(took < Duration::from_secs(6), "{took:?}");
+    etcd.resume().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -49,5 +160,24 @@ async fn who_waits_for_ever_waits_it_out_on_redis() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_for_ever_waits_it_out_on_etcd() {
     let etcd = Etcd::start().await.unwrap();
-    who_waits_for_ever_waits_it_out(&support::on_url(format!("etcd://{}", etcd.addr())), &etcd).await;
+    who_waits_for_ever_waits_it_out(&support::on_url(format!("etcd://{}", etcd.addr())), &etcd)
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loss_tells_why_nothing_was_renewed() {
+    let redis = Redis::start().await.unwrap();
+    let stage = support::on_url(redis.url());
+    let folder = tempfile::tempdir().unwrap();
+    let said = folder.path().join("said");
+    let mut run = stage.run("job", ["--", "sleep", "1000"]);
+    let mut run = Running::start(run.stderr(File::create(&said).unwrap()));
+    stage.until_queue("job", 1, 0);
+    redis.kill().await.unwrap();
+    assert_eq!(run.end().code(), Some(76));
+    let said = fs::read_to_string(&said).unwrap();
+    assert!(
+        said.contains("was lost") && said.contains("connection refused"),
+        "{said}"
+    );
 }

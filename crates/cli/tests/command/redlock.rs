@@ -8,13 +8,19 @@ use crate::support::{self, Running, code, output, text, until};
 async fn who_ls_and_break() {
     let stage = support::redlock().await;
     assert_eq!(code(&mut stage.leasehold(["who", "job"])), Some(1));
-    let mut holder = Running::start(&mut stage.run("job", ["--label", "me", "--", "sleep", "1000"]));
+    let mut holder =
+        Running::start(&mut stage.run("job", ["--label", "me", "--", "sleep", "1000"]));
     let token = stage.token("job");
     let listed = text(&mut stage.leasehold(["ls"]));
-    assert!(listed.lines().count() == 2 && listed.contains("job") && listed.contains("me"), "{listed}");
+    assert!(
+        listed.lines().count() == 2 && listed.contains("job") && listed.contains("me"),
+        "{listed}"
+    );
     assert_eq!(stage.evict("job", token - 1), Some(1));
     // On a busy machine no majority may answer in time.
-    until("an eviction", || (stage.evict("job", token) == Some(0) || holder.has_ended()).then_some(()));
+    until("an eviction", || {
+        (stage.evict("job", token) == Some(0) || holder.has_ended()).then_some(())
+    });
     assert_eq!(holder.end().code(), Some(76));
     assert_eq!(code(&mut stage.leasehold(["who", "job"])), Some(1));
 }
@@ -22,10 +28,20 @@ async fn who_ls_and_break() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_it_cannot_give_is_refused() {
     let stage = support::redlock().await;
-    assert_eq!(code(&mut stage.run("job", ["--permits", "2", "--", "true"])), Some(64));
-    assert_eq!(code(&mut stage.run("job", ["--fair", "--", "true"])), Some(64));
+    assert_eq!(
+        code(&mut stage.run("job", ["--permits", "2", "--", "true"])),
+        Some(64)
+    );
+    assert_eq!(
+        code(&mut stage.run("job", ["--fair", "--", "true"])),
+        Some(64)
+    );
     let two = stage.url.rsplitn(4, ',').last().unwrap();
-    assert_eq!(code(&mut stage.run("job", ["--store", two, "--", "true"])), Some(64), "two have no majority");
+    assert_eq!(
+        code(&mut stage.run("job", ["--store", two, "--", "true"])),
+        Some(64),
+        "two have no majority"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -37,25 +53,47 @@ async fn it_outlives_two_masters_and_ends_with_the_third() {
         master.kill().await.unwrap();
     }
     let alone = support::now();
-    until("two leases", || (family.last() > alone + 2 * stage.ttl.as_micros() as u64).then_some(()));
-    assert_eq!(code(&mut stage.run("job", ["--no-wait", "--", "true"])), Some(75));
+    until("two leases", || {
+        (family.last() > alone + 2 * stage.ttl.as_micros() as u64).then_some(())
+    });
+    assert_eq!(
+        code(&mut stage.run("job", ["--no-wait", "--", "true"])),
+        Some(75)
+    );
     masters[2].kill().await.unwrap();
     let killed = support::now();
     assert_eq!(holder.end().code(), Some(76));
     let lived = family.until_gone() - killed;
-    assert!(u128::from(lived) < stage.ttl.as_micros(), "the program lived on for {lived} µs");
-    assert_eq!(code(&mut stage.run("job", ["--no-wait", "--", "true"])), Some(69), "two of five are no majority");
+    assert!(
+        u128::from(lived) < stage.ttl.as_micros(),
+        "the program lived on for {lived} µs"
+    );
+    assert_eq!(
+        code(&mut stage.run("job", ["--no-wait", "--", "true"])),
+        Some(69),
+        "two of five are no majority"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_credentials_are_shown() {
-    let options = RedisOptions { password: Some("s3cret".into()), ..RedisOptions::default() };
+    let options = RedisOptions {
+        password: Some("s3cret".into()),
+        ..RedisOptions::default()
+    };
     let masters = Redis::start_many_with(3, &options).await.unwrap();
     let mut stage = support::on_masters(&masters);
     let shown = stage.url.clone();
     stage.url = shown.replace("redlock://", "redlock://:s3cret@");
     let ran = output(&mut stage.run("job", ["-vv", "--", "sh", "-c", "echo $LEASEHOLD_STORE"]));
     let said = String::from_utf8(ran.stderr).unwrap();
-    assert_eq!(String::from_utf8(ran.stdout).unwrap().trim(), shown, "{said}");
-    assert!(said.contains("redlock://") && !said.contains("s3cret"), "{said}");
+    assert_eq!(
+        String::from_utf8(ran.stdout).unwrap().trim(),
+        shown,
+        "{said}"
+    );
+    assert!(
+        said.contains("redlock://") && !said.contains("s3cret"),
+        "{said}"
+    );
 }

@@ -17,27 +17,47 @@ const SIGNALS: &str = "HUP INT QUIT ABRT USR1 USR2 ALRM TERM STKFLT CONT TSTP TT
 
 /// Sends it as `kill` does.
 fn kill(signal: &str, pid: i32) {
-    assert!(Command::new("bash").args(["-c", &format!("kill -s {signal} {pid}")]).status().unwrap().success());
+    assert!(
+        Command::new("bash")
+            .args(["-c", &format!("kill -s {signal} {pid}")])
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 async fn every_signal_is_the_programs(stage: &Stage) {
     let folder = tempfile::tempdir().unwrap();
     let [seen, ready, never] = ["seen", "ready", "never"].map(|name| folder.path().join(name));
-    let traps: String =
-        SIGNALS.split(' ').map(|name| format!("trap 'echo {name} >> {}' {name}; ", seen.display())).collect();
+    let traps: String = SIGNALS
+        .split(' ')
+        .map(|name| format!("trap 'echo {name} >> {}' {name}; ", seen.display()))
+        .collect();
     // It waits without another process, and without what bash parses anew each time: a trap in the midst of that is a syntax error.
     let script = format!(
         "{traps} mkfifo {}; exec 9<> {0}; : > {}; while [ -e {1} ]; do read -rt 0.01 -u 9; done; exit 7",
         never.display(),
         ready.display()
     );
-    let mut running = Running::start(&mut support::afresh(&stage.run("job", ["--", "bash", "-c", &script])));
+    let mut running = Running::start(&mut support::afresh(
+        &stage.run("job", ["--", "bash", "-c", &script]),
+    ));
     until("the program", || ready.exists().then_some(()));
     for name in SIGNALS.split(' ') {
         kill(name, running.pid());
-        until(name, || fs::read_to_string(&seen).unwrap_or_default().lines().any(|line| line == name).then_some(()));
+        until(name, || {
+            fs::read_to_string(&seen)
+                .unwrap_or_default()
+                .lines()
+                .any(|line| line == name)
+                .then_some(())
+        });
     }
-    assert_eq!(fs::read_to_string(&seen).unwrap().lines().count(), SIGNALS.split(' ').count(), "each once");
+    assert_eq!(
+        fs::read_to_string(&seen).unwrap().lines().count(),
+        SIGNALS.split(' ').count(),
+        "each once"
+    );
     fs::remove_file(&ready).unwrap();
     assert_eq!(running.end().code(), Some(7));
 }
@@ -46,10 +66,19 @@ async fn every_signal_is_the_programs(stage: &Stage) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_inherited_sigchld_that_is_ignored_hides_no_end() {
     let stage = support::sqlite().await;
-    let line =
-        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])";
+    let line = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])";
     let mut python = Command::new("python3");
-    python.args(["-c", line, env!("CARGO_BIN_EXE_leasehold"), "run", "job", "--", "sh", "-c", "exit 7"]);
+    python.args([
+        "-c",
+        line,
+        env!("CARGO_BIN_EXE_leasehold"),
+        "run",
+        "job",
+        "--",
+        "sh",
+        "-c",
+        "exit 7",
+    ]);
     assert_eq!(code(python.env("LEASEHOLD_STORE", &stage.url)), Some(7));
 }
 
@@ -62,7 +91,9 @@ async fn signals_while_waiting() {
     for (signal, number) in [("PWR", 30), ("IO", 29), ("RTMIN+3", 37), ("VTALRM", 26)] {
         let mut waiting = Running::start(&mut support::afresh(&stage.run("job", ["--", "true"])));
         stage.until_queue("job", 1, 1);
-        ["WINCH", "URG", "CONT"].into_iter().for_each(|signal| kill(signal, waiting.pid()));
+        ["WINCH", "URG", "CONT"]
+            .into_iter()
+            .for_each(|signal| kill(signal, waiting.pid()));
         kill(signal, waiting.pid());
         assert_eq!(waiting.end().signal(), Some(number), "{signal}");
         stage.until_queue("job", 1, 0);
@@ -85,7 +116,15 @@ async fn a_program_that_was_stopped_keeps_its_lock(stage: &Stage) {
     fs::write(&go, "").unwrap();
     // Past its lease: a waiter does not get it even after that.
     assert_eq!(
-        code(&mut stage.run("job", ["--wait", &format!("{}ms", stage.ttl.as_millis() * 3 / 2), "--", "true"])),
+        code(&mut stage.run(
+            "job",
+            [
+                "--wait",
+                &format!("{}ms", stage.ttl.as_millis() * 3 / 2),
+                "--",
+                "true"
+            ]
+        )),
         Some(75)
     );
     assert!(is_stopped(program), "no process continued it");
@@ -94,7 +133,17 @@ async fn a_program_that_was_stopped_keeps_its_lock(stage: &Stage) {
     send(program, Signal::CONT);
     assert_eq!(holder.end().code(), Some(5));
     // A stopped program is ended all the same.
-    let mut command = stage.run("job", ["--max-hold", "500ms", "--", "sh", "-c", "kill -STOP $$; exit 3"]);
+    let mut command = stage.run(
+        "job",
+        [
+            "--max-hold",
+            "500ms",
+            "--",
+            "sh",
+            "-c",
+            "kill -STOP $$; exit 3",
+        ],
+    );
     assert_eq!(code(&mut command), Some(124));
 }
 

@@ -17,21 +17,54 @@ struct Desk {
 
 impl Desk {
     async fn open() -> Desk {
-        let desk = Desk { folder: TempDir::new().unwrap(), stage: support::redis().await };
+        let desk = Desk {
+            folder: TempDir::new().unwrap(),
+            stage: support::redis().await,
+        };
         let rc = desk.folder.path().join("rc");
         let binary = PathBuf::from(env!("CARGO_BIN_EXE_leasehold"));
-        let path = format!("{}:{}", binary.parent().unwrap().display(), std::env::var("PATH").unwrap());
-        fs::write(&rc, format!("PATH='{path}'\nexport LEASEHOLD_STORE='{}'\nPS1='ready> '\n", desk.stage.url)).unwrap();
+        let path = format!(
+            "{}:{}",
+            binary.parent().unwrap().display(),
+            std::env::var("PATH").unwrap()
+        );
+        fs::write(
+            &rc,
+            format!(
+                "PATH='{path}'\nexport LEASEHOLD_STORE='{}'\nPS1='ready> '\n",
+                desk.stage.url
+            ),
+        )
+        .unwrap();
         let shell = format!("exec bash --noprofile --rcfile {}", rc.display());
-        let started = desk.tmux(&["-f", "/dev/null", "new-session", "-d", "-x", "200", "-y", "50", &shell]);
-        assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
-        until("a prompt", || desk.screen().starts_with("ready>").then_some(()));
+        let started = desk.tmux(&[
+            "-f",
+            "/dev/null",
+            "new-session",
+            "-d",
+            "-x",
+            "200",
+            "-y",
+            "50",
+            &shell,
+        ]);
+        assert!(
+            started.status.success(),
+            "{}",
+            String::from_utf8_lossy(&started.stderr)
+        );
+        until("a prompt", || {
+            desk.screen().starts_with("ready>").then_some(())
+        });
         desk
     }
 
     fn tmux(&self, words: &[&str]) -> Output {
         let mut tmux = Command::new("tmux");
-        tmux.arg("-S").arg(self.folder.path().join("tmux")).args(words).stdin(Stdio::null());
+        tmux.arg("-S")
+            .arg(self.folder.path().join("tmux"))
+            .args(words)
+            .stdin(Stdio::null());
         tmux.output().expect("tmux is needed: `cargo xtask setup`")
     }
 
@@ -57,7 +90,11 @@ impl Desk {
         let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             until(text, || {
                 last.replace(self.screen());
-                last.borrow().lines().map(bare).find(|line| line.starts_with(text)).map(String::from)
+                last.borrow()
+                    .lines()
+                    .map(bare)
+                    .find(|line| line.starts_with(text))
+                    .map(String::from)
             })
         }));
         seen.unwrap_or_else(|_| panic!("{text:?} is not on the screen:\n{}", last.borrow()))
@@ -86,7 +123,10 @@ impl Desk {
 
 /// A line without prompts and without the echo of keys before it.
 fn bare(line: &str) -> &str {
-    ["ready> ", "^Z", "^C"].iter().find_map(|before| line.strip_prefix(before)).map_or(line, bare)
+    ["ready> ", "^Z", "^C"]
+        .iter()
+        .find_map(|before| line.strip_prefix(before))
+        .map_or(line, bare)
 }
 
 impl Drop for Desk {
@@ -112,7 +152,9 @@ async fn ctrl_c_ends_the_program() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ctrl_c_ends_a_loop_and_a_script() {
     let desk = Desk::open().await;
-    desk.line("for i in 1 2 3; do leasehold run job -- sh -c \"echo turn $i; exec sleep 1000\"; done");
+    desk.line(
+        "for i in 1 2 3; do leasehold run job -- sh -c \"echo turn $i; exec sleep 1000\"; done",
+    );
     desk.until_shown("turn 1");
     desk.key("C-c");
     assert_eq!(desk.status("a"), "130");
@@ -121,7 +163,13 @@ async fn ctrl_c_ends_a_loop_and_a_script() {
     desk.key("C-c");
     assert_eq!(desk.status("b"), "130");
     let screen = desk.screen();
-    assert!(!screen.lines().map(bare).any(|line| line.starts_with("turn 2") || line.starts_with("after")), "{screen}");
+    assert!(
+        !screen
+            .lines()
+            .map(bare)
+            .any(|line| line.starts_with("turn 2") || line.starts_with("after")),
+        "{screen}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -158,8 +206,12 @@ async fn bg_lets_it_run_on_and_fg_gives_it_the_terminal() {
     let desk = Desk::open().await;
     // What is typed while the shell changes the terminal's mode becomes a line with the next one, so it reads more than one.
     let wait = "while [ ! -e go ]; do sleep 0.01; done";
-    let script = format!("echo begun; {wait}; echo gone on; while read answer; do echo read $answer; done");
-    desk.line(&format!("cd {}; leasehold run job -- bash -c '{script}'", desk.folder.path().display()));
+    let script =
+        format!("echo begun; {wait}; echo gone on; while read answer; do echo read $answer; done");
+    desk.line(&format!(
+        "cd {}; leasehold run job -- bash -c '{script}'",
+        desk.folder.path().display()
+    ));
     desk.until_shown("begun");
     desk.key("C-z");
     desk.until_shown("[1]+  Stopped");
@@ -167,7 +219,9 @@ async fn bg_lets_it_run_on_and_fg_gives_it_the_terminal() {
     desk.line("touch go");
     desk.until_shown("gone on");
     // It wants to read, and is in the background: the job stops.
-    desk.line_until("jobs -s | sed 's/^/stopped: /'", |line| line.starts_with("stopped: [1]+"));
+    desk.line_until("jobs -s | sed 's/^/stopped: /'", |line| {
+        line.starts_with("stopped: [1]+")
+    });
     desk.line("fg");
     desk.line_until("something", |line| line.starts_with("read something"));
 }
@@ -209,11 +263,18 @@ async fn an_orphaned_group_is_not_stopped_for_ever() {
         &format!(
             "bash -c \"exec env LEASEHOLD_STORE={} {} > {}/out; exec sleep 1000\"",
             desk.stage.url,
-            command.replace("leasehold run", &format!("{} run", env!("CARGO_BIN_EXE_leasehold"))).replace('$', "\\$"),
+            command
+                .replace(
+                    "leasehold run",
+                    &format!("{} run", env!("CARGO_BIN_EXE_leasehold"))
+                )
+                .replace('$', "\\$"),
             desk.folder.path().display()
         ),
     ]);
     until("its end", || {
-        fs::read_to_string(desk.folder.path().join("out")).ok().filter(|text| text.contains("went on"))
+        fs::read_to_string(desk.folder.path().join("out"))
+            .ok()
+            .filter(|text| text.contains("went on"))
     });
 }

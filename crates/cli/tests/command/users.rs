@@ -35,14 +35,30 @@ impl Case {
         let (folder, stage) = (TempDir::new().unwrap(), support::redis().await);
         fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o777)).unwrap();
         let at = folder.path().display();
-        let foreign = format!("echo $$ > {at}/new; mv {at}/new {at}/pid; while [ -e {at} ]; do sleep 0.1; done");
-        let script = script.replace("FOREIGN", &format!("setpriv --reuid {ANOTHER} sh -c '{foreign}'"));
-        let script = script.replace("UNTIL_THERE", &format!("while [ ! -e {at}/pid ]; do sleep 0.01; done"));
+        let foreign = format!(
+            "echo $$ > {at}/new; mv {at}/new {at}/pid; while [ -e {at} ]; do sleep 0.1; done"
+        );
+        let script = script.replace(
+            "FOREIGN",
+            &format!("setpriv --reuid {ANOTHER} sh -c '{foreign}'"),
+        );
+        let script = script.replace(
+            "UNTIL_THERE",
+            &format!("while [ ! -e {at}/pid ]; do sleep 0.01; done"),
+        );
         let mut command = run(&stage, folder.path().join("report"), &script);
-        let holder = Running::start(command.stderr(File::create(folder.path().join("said")).unwrap()));
+        let holder =
+            Running::start(command.stderr(File::create(folder.path().join("said")).unwrap()));
         let pid = folder.path().join("pid");
-        let foreign = until("the other user's process", || fs::read_to_string(&pid).ok()?.trim().parse().ok());
-        Case { folder, stage, holder, foreign }
+        let foreign = until("the other user's process", || {
+            fs::read_to_string(&pid).ok()?.trim().parse().ok()
+        });
+        Case {
+            folder,
+            stage,
+            holder,
+            foreign,
+        }
     }
 
     fn lose(&self) {
@@ -60,19 +76,32 @@ impl Case {
     /// That process lives on, and is told of on standard error.
     fn assert_told(&self) {
         self.assert_named();
-        assert!(words_of(self.foreign).contains("while"), "it lives on: {}", self.said());
+        assert!(
+            words_of(self.foreign).contains("while"),
+            "it lives on: {}",
+            self.said()
+        );
     }
 
     fn assert_named(&self) {
         let (said, foreign) = (self.said(), self.foreign);
-        assert!(said.contains(&format!(": {foreign} (of another user: it may not be signalled)")), "{said}");
+        assert!(
+            said.contains(&format!(
+                ": {foreign} (of another user: it may not be signalled)"
+            )),
+            "{said}"
+        );
     }
 
     /// And in the report.
     fn assert_reported(&self, outcome: &str) {
         self.assert_told();
-        let report: Value = serde_json::from_str(&fs::read_to_string(self.file("report")).unwrap()).unwrap();
-        assert_eq!((&report["outcome"], &report["left"]), (&outcome.into(), &Value::from(vec![self.foreign])));
+        let report: Value =
+            serde_json::from_str(&fs::read_to_string(self.file("report")).unwrap()).unwrap();
+        assert_eq!(
+            (&report["outcome"], &report["left"]),
+            (&outcome.into(), &Value::from(vec![self.foreign]))
+        );
     }
 }
 
@@ -84,10 +113,30 @@ fn run(stage: &Stage, report: PathBuf, script: &str) -> Command {
         command.args(["--map-root-user", "--map-auto", "setpriv"]);
     }
     let rights = "+setuid,+dac_override";
-    command.args(["--reuid", OURS, "--regid", OURS, "--clear-groups", "--inh-caps", rights, "--ambient-caps", rights]);
-    command.args([env!("CARGO_BIN_EXE_leasehold"), "run", "job", "--store", &stage.url]);
-    command.args(["--ttl", &format!("{}ms", stage.ttl.as_millis()), "--report"]).arg(report);
-    command.args(["--", "sh", "-c", script]).stdin(Stdio::null());
+    command.args([
+        "--reuid",
+        OURS,
+        "--regid",
+        OURS,
+        "--clear-groups",
+        "--inh-caps",
+        rights,
+        "--ambient-caps",
+        rights,
+    ]);
+    command.args([
+        env!("CARGO_BIN_EXE_leasehold"),
+        "run",
+        "job",
+        "--store",
+        &stage.url,
+    ]);
+    command
+        .args(["--ttl", &format!("{}ms", stage.ttl.as_millis()), "--report"])
+        .arg(report);
+    command
+        .args(["--", "sh", "-c", script])
+        .stdin(Stdio::null());
     command
 }
 
@@ -102,7 +151,9 @@ fn run_hidden(stage: &Stage, report: PathBuf, script: &str) -> Command {
         words.by_ref().take(2).for_each(drop);
     }
     let line = "mount -t proc -o hidepid=2 proc /proc && exec \"$@\"";
-    command.args(["--mount", "sh", "-c", line, "sh"]).stdin(Stdio::null());
+    command
+        .args(["--mount", "sh", "-c", line, "sh"])
+        .stdin(Stdio::null());
     if rustix::process::geteuid().is_root() {
         command.arg(inner.get_program());
     }
@@ -122,7 +173,11 @@ async fn a_child_that_proc_does_not_show() {
 async fn the_program_when_the_lock_is_lost() {
     let mut case = Case::of("exec FOREIGN").await;
     case.holder.signal(Signal::TERM);
-    until("the refusal", || case.said().contains("SIGTERM was not passed on").then_some(()));
+    until("the refusal", || {
+        case.said()
+            .contains("SIGTERM was not passed on")
+            .then_some(())
+    });
     case.lose();
     assert_eq!(case.holder.end().code(), Some(76));
     case.assert_reported("lost");
@@ -147,7 +202,9 @@ async fn a_child_that_the_program_leaves_behind() {
 async fn the_program_when_the_command_is_killed() {
     let case = Case::of("exec FOREIGN").await;
     case.holder.signal(Signal::KILL);
-    until("the guardian's last words", || case.said().contains("run on").then_some(()));
+    until("the guardian's last words", || {
+        case.said().contains("run on").then_some(())
+    });
     case.assert_told();
 }
 

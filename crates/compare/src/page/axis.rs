@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-/// How wide every plot is, in its own units: a phone shows them at about this size.
+/// The width of every plot in its own units: about its size on a phone.
 pub(super) const WIDTH: f64 = 380.0;
 
 /// A logarithmic axis from one place to another.
@@ -20,12 +20,22 @@ impl Log {
         let values: Vec<f64> = values.filter(|v| v.is_finite() && *v > 0.0).collect();
         let low = 10f64.powf(values.iter().copied().reduce(f64::min)?.log10().floor());
         let high = 10f64.powf(values.iter().copied().reduce(f64::max)?.log10().ceil());
-        Some(Log { low, high: if high > low { high } else { low * 10.0 }, from, to })
+        Some(Log {
+            low,
+            high: if high > low { high } else { low * 10.0 },
+            from,
+            to,
+        })
     }
 
     /// An axis from one value to another.
     pub(super) fn between(low: f64, high: f64, from: f64, to: f64) -> Log {
-        Log { low, high: high.max(low * 2.0), from, to }
+        Log {
+            low,
+            high: high.max(low * 2.0),
+            from,
+            to,
+        }
     }
 
     pub(super) fn at(&self, value: f64) -> f64 {
@@ -35,7 +45,8 @@ impl Log {
 
     /// The powers of ten on it.
     pub(super) fn powers(&self) -> Vec<f64> {
-        let (first, last) = (self.low.log10().round() as i32, (self.high.log10() + 1e-9).floor() as i32);
+        let first = self.low.log10().round() as i32;
+        let last = (self.high.log10() + 1e-9).floor() as i32;
         (first..=last).map(|power| 10f64.powi(power)).collect()
     }
 
@@ -43,7 +54,11 @@ impl Log {
     pub(super) fn ticks(&self, most: usize) -> Vec<(f64, String)> {
         let powers = self.powers();
         let step = if powers.len() > most { 2 } else { 1 };
-        powers.into_iter().step_by(step).map(|value| (self.at(value), tick(value))).collect()
+        powers
+            .into_iter()
+            .step_by(step)
+            .map(|value| (self.at(value), tick(value)))
+            .collect()
     }
 }
 

@@ -20,10 +20,16 @@ struct Pair<'a> {
 
 pub(super) fn plot(stores: &[Measured]) -> Markup {
     let pairs = pairs(stores);
-    let waits = pairs.iter().flat_map(|pair| &pair.both).flat_map(|(_, c)| [c.wait.max_us, c.everybody_once_us]);
-    let Some(axis) = Log::decades(waits, LEFT, RIGHT) else { return html! {} };
+    let waits = pairs
+        .iter()
+        .flat_map(|pair| &pair.both)
+        .flat_map(|(_, c)| [c.wait.max_us, c.everybody_once_us]);
+    let Some(axis) = Log::decades(waits, LEFT, RIGHT) else {
+        return html! {};
+    };
     let ticks = axis.ticks(5);
-    let (top, bottom) = (22.0, 26.0 + ROW * pairs.len() as f64);
+    let top = 22.0;
+    let bottom = 26.0 + ROW * pairs.len() as f64;
     html! {
         svg viewBox={"0 0 " (WIDTH) " " (bottom + 24.0)} role="img" aria-label=(description(stores, &pairs)) {
             (grid(&ticks, top, bottom))
@@ -55,22 +61,39 @@ fn pairs(stores: &[Measured]) -> Vec<Pair<'_>> {
     let mut pairs = Vec::new();
     for (store, m) in stores.iter().enumerate() {
         for waiters in sizes(std::slice::from_ref(m)) {
-            let both = m.orders().filter_map(|order| Some((order, m.with(order, waiters)?))).collect();
-            pairs.push(Pair { store, waiters, both });
+            let both = m
+                .orders()
+                .filter_map(|order| Some((order, m.with(order, waiters)?)))
+                .collect();
+            pairs.push(Pair {
+                store,
+                waiters,
+                both,
+            });
         }
     }
     pairs
 }
 
 fn indices(pair: &Pair<'_>) -> String {
-    pair.both.iter().map(|(_, c)| format!("{:.2}", c.jain)).collect::<Vec<_>>().join(" / ")
+    pair.both
+        .iter()
+        .map(|(_, c)| format!("{:.2}", c.jain))
+        .collect::<Vec<_>>()
+        .join(" / ")
 }
 
 fn description(stores: &[Measured], pairs: &[Pair<'_>]) -> String {
     let one = |pair: &Pair<'_>| {
-        let both = pair.both.iter().map(|(order, c)| format!("{} {}", order.word(), us(c.wait.max_us)));
+        let both = pair
+            .both
+            .iter()
+            .map(|(order, c)| format!("{} {}", order.word(), us(c.wait.max_us)));
         let both = both.collect::<Vec<_>>().join(", ");
-        format!("{} with {} waiters: {both}", stores[pair.store].label, pair.waiters)
+        format!(
+            "{} with {} waiters: {both}",
+            stores[pair.store].label, pair.waiters
+        )
     };
     pairs.iter().map(one).collect::<Vec<_>>().join("; ")
 }

@@ -1,8 +1,8 @@
-//! How the marks of a store are drawn in all plots.
+//! The marks of a store in all plots.
 
 use crate::report::Order;
 
-/// So many stores have a colour of their own.
+/// The number of stores with a colour of their own.
 pub(super) const COLOURS: usize = 6;
 
 /// The classes of a mark: the store's colour, and how its order is drawn.

@@ -25,7 +25,8 @@ impl Report {
     pub fn page(&self) -> String {
         let names: Vec<&str> = self.stores.iter().map(|m| &*m.label).collect();
         let title = format!("Locks on {}, compared", list(&names));
-        let date = format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_secs(self.unix_time));
+        let date =
+            format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_secs(self.unix_time));
         let page = html! {
             (DOCTYPE)
             html lang="en" {
@@ -178,7 +179,7 @@ impl Report {
     }
 }
 
-/// What must not have happened.
+/// Lists events that must not have happened.
 fn alarms(stores: &[Measured]) -> Markup {
     html! {
         @for m in stores {

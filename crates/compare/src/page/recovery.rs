@@ -12,13 +12,23 @@ const RIGHT: f64 = WIDTH - 4.0;
 const ROW: f64 = 46.0;
 
 pub(super) fn plot(stores: &[Measured]) -> Markup {
-    let all: Vec<_> = stores.iter().enumerate().filter_map(|(i, m)| Some((i, m, m.recovery.as_ref()?))).collect();
-    let longest = all.iter().flat_map(|(_, _, r)| r.waits_ms.iter().copied().chain([r.lease_ms])).max().unwrap_or(1);
+    let all: Vec<_> = stores
+        .iter()
+        .enumerate()
+        .filter_map(|(i, m)| Some((i, m, m.recovery.as_ref()?)))
+        .collect();
+    let longest = all
+        .iter()
+        .flat_map(|(_, _, r)| r.waits_ms.iter().copied().chain([r.lease_ms]))
+        .max()
+        .unwrap_or(1);
     let high = longest as f64 / 1000.0 * 1.04;
     let step = step(high);
     let at = |ms: u64| LEFT + ms as f64 / 1000.0 / high * (RIGHT - LEFT);
     let marks = (0..=(high / step) as u32).map(|i| f64::from(i) * step);
-    let ticks: Vec<(f64, String)> = marks.map(|s| (LEFT + s / high * (RIGHT - LEFT), format!("{s} s"))).collect();
+    let ticks: Vec<(f64, String)> = marks
+        .map(|s| (LEFT + s / high * (RIGHT - LEFT), format!("{s} s")))
+        .collect();
     let bottom = ROW * all.len() as f64 + 4.0;
     let shown = |r: &crate::report::Recovery| {
         let ends = (r.waits_ms.first(), r.waits_ms.last());
@@ -49,5 +59,9 @@ pub(super) fn plot(stores: &[Measured]) -> Markup {
 fn step(high: f64) -> f64 {
     let rough = (high / 5.0).max(1e-3);
     let decade = 10f64.powf(rough.log10().floor());
-    [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * decade).find(|step| *step >= rough).unwrap_or(decade * 10.0)
+    [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .map(|m| m * decade)
+        .find(|step| *step >= rough)
+        .unwrap_or(decade * 10.0)
 }

@@ -20,19 +20,30 @@ pub(super) fn alone(stores: &[Measured]) -> Markup {
 
 /// From hand to hand.
 pub(super) fn hand_over(stores: &[Measured], waiters: usize) -> Markup {
-    plot(stores, |m, order| m.with(order, waiters)?.hand_over.as_ref())
+    plot(stores, |m, order| {
+        m.with(order, waiters)?.hand_over.as_ref()
+    })
 }
 
 fn plot(stores: &[Measured], latency: impl Fn(&Measured, Order) -> Option<&Latency>) -> Markup {
     let both = |m| -> Vec<(Order, &Latency)> {
-        [Order::Fair, Order::Fast].into_iter().filter_map(|order| Some((order, latency(m, order)?))).collect()
+        [Order::Fair, Order::Fast]
+            .into_iter()
+            .filter_map(|order| Some((order, latency(m, order)?)))
+            .collect()
     };
     let values = stores.iter().flat_map(|m| {
-        let ends =
-            both(m).into_iter().flat_map(|(_, l)| [l.bins.first().map_or(l.p50_us, |b| b.from_us), l.p99_us * 1.3]);
+        let ends = both(m).into_iter().flat_map(|(_, l)| {
+            [
+                l.bins.first().map_or(l.p50_us, |b| b.from_us),
+                l.p99_us * 1.3,
+            ]
+        });
         ends.chain([m.round_trip.p50_us]).collect::<Vec<_>>()
     });
-    let Some(axis) = Log::decades(values, LEFT, RIGHT) else { return html! {} };
+    let Some(axis) = Log::decades(values, LEFT, RIGHT) else {
+        return html! {};
+    };
     let bottom = ROW * stores.len() as f64 + 4.0;
     html! {
         svg viewBox={"0 0 " (WIDTH) " " (bottom + 22.0)} role="img" aria-label=(description(stores, &both)) {
@@ -58,14 +69,25 @@ fn medians(shapes: &[(Order, &Latency)]) -> String {
     shapes.iter().map(one).collect::<Vec<_>>().join(" · ")
 }
 
-fn description<'a>(stores: &'a [Measured], both: &impl Fn(&'a Measured) -> Vec<(Order, &'a Latency)>) -> String {
-    stores.iter().map(|m| format!("{}: {}", m.label, medians(&both(m)))).collect::<Vec<_>>().join("; ")
+fn description<'a>(
+    stores: &'a [Measured],
+    both: &impl Fn(&'a Measured) -> Vec<(Order, &'a Latency)>,
+) -> String {
+    stores
+        .iter()
+        .map(|m| format!("{}: {}", m.label, medians(&both(m))))
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 /// The outline of a histogram, through the middle of each bin, from zero to zero.
 fn hill(axis: &Log, latency: &Latency, base: f64) -> String {
     let step = 10f64.powf(1.0 / BINS_PER_DECADE);
-    let most = latency.bins.iter().map(|bin| bin.share).fold(f64::MIN_POSITIVE, f64::max);
+    let most = latency
+        .bins
+        .iter()
+        .map(|bin| bin.share)
+        .fold(f64::MIN_POSITIVE, f64::max);
     let mut points: Vec<(f64, f64)> = Vec::new();
     let mut end = None::<f64>;
     for bin in &latency.bins {
@@ -78,6 +100,11 @@ fn hill(axis: &Log, latency: &Latency, base: f64) -> String {
         end = Some(bin.from_us * step);
     }
     points.extend(end.map(|end| (end * step.sqrt(), 0.0)));
-    let place = |(us, height): &(f64, f64)| format!("{} {}", short(axis.at(*us)), short(base - height * HILL));
-    format!("M{} Z", points.iter().map(place).collect::<Vec<_>>().join(" L"))
+    let place = |(us, height): &(f64, f64)| {
+        format!("{} {}", short(axis.at(*us)), short(base - height * HILL))
+    };
+    format!(
+        "M{} Z",
+        points.iter().map(place).collect::<Vec<_>>().join(" L")
+    )
 }

@@ -22,15 +22,31 @@ struct Curve {
 
 pub(super) fn plot(stores: &[Measured]) -> Markup {
     let curves = curves(stores);
-    let mut sizes: Vec<usize> = curves.iter().flat_map(|curve| &curve.points).map(|(n, _)| *n).collect();
+    let mut sizes: Vec<usize> = curves
+        .iter()
+        .flat_map(|curve| &curve.points)
+        .map(|(n, _)| *n)
+        .collect();
     sizes.sort_unstable();
     sizes.dedup();
-    let values = curves.iter().flat_map(|curve| &curve.points).map(|(_, rate)| *rate);
-    let Some(y) = Log::decades(values, BOTTOM, TOP) else { return html! {} };
-    let longest = curves.iter().map(|curve| stores[curve.store].label.chars().count() + 5).max().unwrap_or_default();
+    let values = curves
+        .iter()
+        .flat_map(|curve| &curve.points)
+        .map(|(_, rate)| *rate);
+    let Some(y) = Log::decades(values, BOTTOM, TOP) else {
+        return html! {};
+    };
+    let longest = curves
+        .iter()
+        .map(|curve| stores[curve.store].label.chars().count() + 5)
+        .max()
+        .unwrap_or_default();
     let right = WIDTH - 15.0 - 6.7 * longest as f64;
     let x = Log::between(1.0, sizes.last().copied().unwrap_or(2) as f64, LEFT, right);
-    let ends: Vec<(&Curve, f64)> = curves.iter().filter_map(|c| Some((c, y.at(c.points.last()?.1)))).collect();
+    let ends: Vec<(&Curve, f64)> = curves
+        .iter()
+        .filter_map(|c| Some((c, y.at(c.points.last()?.1))))
+        .collect();
     let mut places: Vec<f64> = ends.iter().map(|(_, place)| *place).collect();
     apart(&mut places, 14.0, TOP, BOTTOM);
     html! {
@@ -64,10 +80,18 @@ fn curves(stores: &[Measured]) -> Vec<Curve> {
     for (store, m) in stores.iter().enumerate() {
         for order in m.orders() {
             let alone = m.alone(order).map(|u| (1, u.per_second));
-            let waiting = m.contended.iter().filter(|c| c.order == order).map(|c| (c.waiters, c.per_second));
+            let waiting = m
+                .contended
+                .iter()
+                .filter(|c| c.order == order)
+                .map(|c| (c.waiters, c.per_second));
             let mut points: Vec<(usize, f64)> = alone.into_iter().chain(waiting).collect();
             points.sort_by_key(|(n, _)| *n);
-            curves.push(Curve { store, order, points });
+            curves.push(Curve {
+                store,
+                order,
+                points,
+            });
         }
     }
     curves
@@ -84,8 +108,16 @@ fn round(value: f64) -> String {
 
 fn description(stores: &[Measured], curves: &[Curve]) -> String {
     let one = |curve: &Curve| {
-        let points = curve.points.iter().map(|(n, turns)| format!("{n} waiters {}", rate(*turns)));
-        format!("{} {}: {}", stores[curve.store].label, curve.order.word(), points.collect::<Vec<_>>().join(", "))
+        let points = curve
+            .points
+            .iter()
+            .map(|(n, turns)| format!("{n} waiters {}", rate(*turns)));
+        format!(
+            "{} {}: {}",
+            stores[curve.store].label,
+            curve.order.word(),
+            points.collect::<Vec<_>>().join(", ")
+        )
     };
     curves.iter().map(one).collect::<Vec<_>>().join("; ")
 }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use leasehold::seam::Moment;
+use leasehold::backend::Moment;
 use leasehold::{Result, Store};
 
 use super::common::{distribution, options, round_trip_us};
 use crate::report::{Order, Uncontended};
 
-/// So many cycles at most: a store in memory does millions.
+/// The greatest number of cycles: a store in memory does millions.
 const CYCLES: usize = 200_000;
 
 pub(crate) async fn alone(store: &Store, order: Order, window: Duration) -> Result<Uncontended> {
@@ -17,7 +17,9 @@ pub(crate) async fn alone(store: &Store, order: Order, window: Duration) -> Resu
         lock.acquire().await?.release().await?; // sessions, scripts and parents are made once
     }
     let round_trip = round_trip_us(store).await?;
-    let (mut acquires, mut releases, mut cycles) = (Vec::new(), Vec::new(), Vec::new());
+    let mut acquires = Vec::new();
+    let mut releases = Vec::new();
+    let mut cycles = Vec::new();
     let begin = Moment::now();
     while Moment::now().since(begin) < window && cycles.len() < CYCLES {
         let asked = Moment::now();
@@ -31,7 +33,15 @@ pub(crate) async fn alone(store: &Store, order: Order, window: Duration) -> Resu
     }
     let elapsed = Moment::now().since(begin);
     let per_second = cycles.len() as f64 / elapsed.as_secs_f64();
-    let (acquire, release) = (distribution(acquires)?, distribution(releases)?);
+    let acquire = distribution(acquires)?;
+    let release = distribution(releases)?;
     let cycle = distribution(cycles)?;
-    Ok(Uncontended { order, acquire, release, round_trips: cycle.p50_us / round_trip, cycle, per_second })
+    Ok(Uncontended {
+        order,
+        acquire,
+        release,
+        round_trips: cycle.p50_us / round_trip,
+        cycle,
+        per_second,
+    })
 }

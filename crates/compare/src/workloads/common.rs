@@ -1,8 +1,8 @@
-//! What the workloads share: the options of their locks, the yardstick, and the end of their tasks.
+//! Parts that the workloads share: the options of their locks, the yardstick, and the end of their tasks.
 
 use std::time::Duration;
 
-use leasehold::seam::Moment;
+use leasehold::backend::Moment;
 use leasehold::{Error, ErrorKind, Options, Result, Store};
 use tokio::task::JoinSet;
 
@@ -11,7 +11,7 @@ use crate::report::Order;
 
 /// A lease so long that no renewal falls into a measurement.
 const CALM: Duration = Duration::from_secs(20);
-/// So many round trips are measured each time.
+/// The number of round trips in each measurement.
 const ROUND_TRIPS: usize = 200;
 
 /// The options of a lock in this order.
@@ -43,17 +43,24 @@ pub(super) async fn round_trip_us(store: &Store) -> Result<f64> {
     Ok(distribution(round_trips(store).await?)?.p50_us)
 }
 
-/// What all tasks return, in the order in which they end.
+/// Collects the results of all tasks, in the order in which they end.
 pub(super) async fn all<T: 'static>(mut tasks: JoinSet<Result<T>>) -> Result<Vec<T>> {
     let mut done = Vec::new();
     while let Some(task) = tasks.join_next().await {
-        done.push(task.map_err(|e| Error::new(ErrorKind::Internal, format!("a task failed: {e}")))??);
+        done.push(
+            task.map_err(|e| Error::new(ErrorKind::Internal, format!("a task failed: {e}")))??,
+        );
     }
     Ok(done)
 }
 
 /// The distribution of these; it is an error if there are none.
 pub(crate) fn distribution(samples: impl IntoIterator<Item = Duration>) -> Result<Latency> {
-    let none = || Error::new(ErrorKind::Unavailable, "nothing could be measured in this time");
+    let none = || {
+        Error::new(
+            ErrorKind::Unavailable,
+            "nothing could be measured in this time",
+        )
+    };
     Latency::of(samples).ok_or_else(none)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use leasehold::seam::Moment;
+use leasehold::backend::Moment;
 use leasehold::{ErrorKind, Lock, Result, Store};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
@@ -16,7 +16,7 @@ use crate::report::{Contended, Order};
 /// The longest wait; a waiter that reaches it is counted as having waited so long.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What all waiters see. None of it is protected by anything but the lock.
+/// The state that all waiters use. Only the lock protects it.
 #[derive(Debug, Default)]
 struct Section {
     inside: AtomicBool,
@@ -35,7 +35,12 @@ struct Seen {
     turns: usize,
 }
 
-pub(crate) async fn contended(clients: &[Store], order: Order, waiters: usize, window: Duration) -> Result<Contended> {
+pub(crate) async fn contended(
+    clients: &[Store],
+    order: Order,
+    waiters: usize,
+    window: Duration,
+) -> Result<Contended> {
     let clients = &clients[..clients.len().min(waiters).max(1)];
     let name = format!("contended {} {waiters}", order.word());
     let lock = |i: usize| clients[i % clients.len()].lock(&name).with(&options(order));
@@ -43,17 +48,22 @@ pub(crate) async fn contended(clients: &[Store], order: Order, waiters: usize, w
         lock(i).acquire().await?.release().await?;
     }
     let round_trip = round_trip_us(&clients[0]).await?;
-    let (section, start) = (Arc::new(Section::default()), Arc::new(Barrier::new(waiters)));
+    let section = Arc::new(Section::default());
+    let start = Arc::new(Barrier::new(waiters));
     let begin = Moment::now();
     let mut tasks = JoinSet::new();
     for me in 1..=waiters {
-        let (section, start, lock) = (section.clone(), start.clone(), lock(me));
+        let section = section.clone();
+        let start = start.clone();
+        let lock = lock(me);
         tasks.spawn(async move {
             start.wait().await;
             section.compete(me, &lock, window).await
         });
     }
-    let (mut waits, mut hand_overs, mut turns) = (Vec::new(), Vec::new(), Vec::new());
+    let mut waits = Vec::new();
+    let mut hand_overs = Vec::new();
+    let mut turns = Vec::new();
     for seen in all(tasks).await? {
         waits.extend(seen.waits);
         hand_overs.extend(seen.hand_overs);
@@ -71,7 +81,9 @@ pub(crate) async fn contended(clients: &[Store], order: Order, waiters: usize, w
         clients: clients.len(),
         per_second: total as f64 / elapsed.as_secs_f64(),
         switches: section.switches.load(Ordering::Relaxed) as f64 / total.max(1) as f64,
-        round_trips: hand_over.as_ref().map(|latency| latency.p50_us / round_trip),
+        round_trips: hand_over
+            .as_ref()
+            .map(|latency| latency.p50_us / round_trip),
         jain: jain(&turns),
         everybody_once_us: share * 1e6,
         longest_wait_shares: wait.max_us / 1e6 / share,
@@ -110,7 +122,8 @@ impl Section {
             seen.waits.push(held.since(asked));
             seen.turns += 1;
             self.inside.store(false, Ordering::SeqCst);
-            self.released.store(Moment::now().as_nanos(), Ordering::SeqCst);
+            self.released
+                .store(Moment::now().as_nanos(), Ordering::SeqCst);
             guard.release().await?;
         }
         Ok(seen)

@@ -1,10 +1,12 @@
 //! A decorator that counts and times renewals, and changes nothing.
 
+use leasehold::backend::TokenFloor;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold::seam::{
-    Backend, Claim, Claimed, ClaimedAll, Clock, LeaseRef, Moment, Notifier, Place, Renewal, Subscription, async_trait,
+use leasehold::backend::{
+    Backend, Claim, Claimed, ClaimedAll, Clock, LeaseRef, Moment, Notifier, Place, Renewal,
+    Subscription, async_trait,
 };
 use leasehold::{FencingToken, Guarantees, LockQueue, Name, Result};
 
@@ -33,7 +35,10 @@ impl Backend for Counting {
         let begin = Moment::now();
         let answer = self.inner.renew(leases).await;
         let took = Moment::now().since(begin);
-        self.batches.lock().unwrap_or_else(PoisonError::into_inner).push((took, leases.len()));
+        self.batches
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((took, leases.len()));
         answer
     }
 
@@ -45,7 +50,12 @@ impl Backend for Counting {
         self.inner.release(claim, place).await
     }
 
-    async fn release_after(&self, claim: &Claim, place: Option<&Place>, rest: Duration) -> Result<()> {
+    async fn release_after(
+        &self,
+        claim: &Claim,
+        place: Option<&Place>,
+        rest: Duration,
+    ) -> Result<()> {
         self.inner.release_after(claim, place, rest).await
     }
 
@@ -61,16 +71,12 @@ impl Backend for Counting {
         self.inner.evict(name, token).await
     }
 
-    async fn mark(&self) -> Result<FencingToken> {
-        self.inner.mark().await
-    }
-
-    async fn raise(&self, number: FencingToken) -> Result<()> {
-        self.inner.raise(number).await
-    }
-
     fn guarantees(&self) -> Guarantees {
         self.inner.guarantees()
+    }
+
+    fn token_floor(&self) -> Option<&dyn TokenFloor> {
+        self.inner.token_floor()
     }
 
     fn notifier(&self) -> Option<&Notifier> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::seam::Moment;
+use leasehold::backend::Moment;
 use leasehold::{Error, Lock, Result, Store};
 use tokio::task::JoinSet;
 
@@ -12,7 +12,7 @@ use crate::report::Recovery;
 use crate::subject::Subject;
 use crate::units::millis;
 
-/// How much longer than the lease and the store's own lateness a waiter waits before this workload gives up.
+/// The time beyond the lease and the store's own delay after which this workload gives up.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 pub(crate) async fn recovery(
@@ -23,18 +23,21 @@ pub(crate) async fn recovery(
     asked: Duration,
 ) -> Result<Recovery> {
     let guarantees = store.guarantees();
-    let asked = asked.max(guarantees.min_ttl);
-    // What the store makes of it; a guard's validity is a little shorter than its lease.
+    let asked = asked.max(guarantees.min_ttl());
+    // The granted lease: a guard's validity is a little shorter.
     let sample = store.lock("lease").ttl(asked).acquire().await?;
     let lease = sample.remaining();
     sample.release().await?;
     let mut tasks = JoinSet::new();
     for i in 0..kills {
-        let (subject, store) = (subject.clone(), store.clone());
-        let (name, full_name) = (format!("killed {i}"), format!("{namespace}/killed {i}"));
+        let subject = subject.clone();
+        let store = store.clone();
+        let name = format!("killed {i}");
+        let full_name = format!("{namespace}/killed {i}");
         // Each holder dies at another point between two of its renewals.
-        let life = lease / 3 * u32::try_from(i).unwrap_or_default() / u32::try_from(kills).unwrap_or(1);
-        let limit = life + lease + guarantees.recovery + TIMEOUT;
+        let life =
+            lease / 3 * u32::try_from(i).unwrap_or_default() / u32::try_from(kills).unwrap_or(1);
+        let limit = life + lease + guarantees.recovery() + TIMEOUT;
         tasks.spawn(async move {
             let holder = Holder::start(&subject, &full_name, asked).await?;
             let lock = store.lock(name.as_str()).ttl(asked);
@@ -58,7 +61,11 @@ pub(crate) async fn recovery(
     let mut waits = all(tasks).await?;
     waits.sort();
     Ok(Recovery {
-        killed: if subject.holder("", asked).is_some() { "process" } else { "client" },
+        killed: if subject.holder("", asked).is_some() {
+            "process"
+        } else {
+            "client"
+        },
         asked_ms: millis(asked),
         lease_ms: millis(lease).max(millis(asked)),
         waits_ms: waits.into_iter().map(millis).collect(),

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold::seam::Moment;
+use leasehold::backend::Moment;
 use leasehold::{ErrorKind, Guard, Result, Store};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::task::JoinSet;
@@ -15,15 +15,29 @@ use crate::report::Renewal;
 use crate::subject::Subject;
 use crate::units::millis;
 
-/// So many requests at a time while locks are acquired and released.
+/// The number of requests under way while locks are acquired and released.
 const AT_ONCE: usize = 32;
 
-pub(crate) async fn renewal(subject: &Subject, namespace: &str, locks: usize, lease: Duration) -> Result<Renewal> {
+pub(crate) async fn renewal(
+    subject: &Subject,
+    namespace: &str,
+    locks: usize,
+    lease: Duration,
+) -> Result<Renewal> {
     let batches = Batches::default();
-    let backend = Counting { inner: subject.backend().await?, batches: batches.clone() };
+    let backend = Counting {
+        inner: subject.backend().await?,
+        batches: batches.clone(),
+    };
     let store = Store::new(backend).namespace(namespace);
-    let lease = lease.max(store.guarantees().min_ttl);
-    store.lock("warm").ttl(lease).acquire().await?.release().await?;
+    let lease = lease.max(store.guarantees().min_ttl());
+    store
+        .lock("warm")
+        .ttl(lease)
+        .acquire()
+        .await?
+        .release()
+        .await?;
 
     let begin = Moment::now();
     let mut tasks = JoinSet::new();
@@ -41,13 +55,26 @@ pub(crate) async fn renewal(subject: &Subject, namespace: &str, locks: usize, le
     let taken = Moment::now().since(begin);
 
     // Whole leases, so that each lock is renewed as often as any other.
-    let watch = chunks.iter().flatten().map(Guard::remaining).max().unwrap_or(lease).max(lease) * 2;
+    let watch = chunks
+        .iter()
+        .flatten()
+        .map(Guard::remaining)
+        .max()
+        .unwrap_or(lease)
+        .max(lease)
+        * 2;
     take_all(&batches);
-    let (begin, cpu) = (Moment::now(), processor_time());
+    let begin = Moment::now();
+    let cpu = processor_time();
     tokio::time::sleep(watch).await;
-    let (watched, cpu) = (Moment::now().since(begin), processor_time().saturating_sub(cpu));
+    let watched = Moment::now().since(begin);
+    let cpu = processor_time().saturating_sub(cpu);
     let seen = take_all(&batches);
-    let lost = chunks.iter().flatten().filter(|guard| !guard.is_valid()).count();
+    let lost = chunks
+        .iter()
+        .flatten()
+        .filter(|guard| !guard.is_valid())
+        .count();
 
     let begin = Moment::now();
     let mut tasks = JoinSet::new();
@@ -55,7 +82,13 @@ pub(crate) async fn renewal(subject: &Subject, namespace: &str, locks: usize, le
         tasks.spawn(async move {
             for guard in guards {
                 // One that was lost is counted already.
-                guard.release().await.or_else(|e| if e.kind() == ErrorKind::Lost { Ok(()) } else { Err(e) })?;
+                guard.release().await.or_else(|e| {
+                    if e.kind() == ErrorKind::Lost {
+                        Ok(())
+                    } else {
+                        Err(e)
+                    }
+                })?;
             }
             Ok(())
         });
@@ -83,8 +116,11 @@ fn take_all(batches: &Mutex<Vec<(Duration, usize)>>) -> Vec<(Duration, usize)> {
     std::mem::take(&mut *batches.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// What this process has used of its processors.
+/// The processor time of this process.
 fn processor_time() -> Duration {
     let t = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(t.tv_sec.unsigned_abs(), u32::try_from(t.tv_nsec).unwrap_or_default())
+    Duration::new(
+        t.tv_sec.unsigned_abs(),
+        u32::try_from(t.tv_nsec).unwrap_or_default(),
+    )
 }

@@ -1,40 +1,58 @@
-//! Is a stale holder's write refused: where the token is spent, and by the store's own condition?
+//! Is a stale holder's write refused, by a resource that compares tokens and by the store's own
+//! condition?
 
+use crate::cases::floor::floor_of;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{Claim, ClaimedAll, Grant, LeaseRef, Mode, Place, WaitPolicy};
-use leasehold_core::{ErrorKind, FenceGate, Fenced, FencingToken, Guard, Lease, Loss, Lost, Name, Store};
+use leasehold_core::backend::{Claim, ClaimedAll, Grant, LeaseRef, Mode, Place, WaitPolicy};
+use leasehold_core::{
+    ErrorKind, FenceGate, Fenced, FencingToken, Guard, Lease, Loss, Lost, Name, Store,
+};
 
 use crate::context::{LONG, TestContext, given_back, taken, within};
 use crate::faulty::{Faults, Faulty};
 use crate::harness::FencedResource;
 
 async fn next(ctx: &TestContext, store: &Store) -> Guard {
-    let limit = ctx.ttl() * 2 + store.guarantees().recovery + Duration::from_secs(2);
-    within(limit, "the next holder", store.lock("a").acquire()).await.unwrap()
+    let limit = ctx.ttl() * 2 + store.guarantees().recovery() + Duration::from_secs(2);
+    within(limit, "the next holder", store.lock("a").acquire())
+        .await
+        .unwrap()
 }
 
 /// P2 (Kleppmann 2016): a holder is paused past its lease, wakes after its successor has written, and writes: refused by its
 /// token alone, nothing overwritten; it is refused as well once the successor has gone.
 pub(crate) async fn refuses_a_paused_holder(ctx: TestContext) {
     let faults = Faults::default();
-    let (one, two) = (ctx.store_with(&faults).await, ctx.store().await);
+    let one = ctx.store_with(&faults).await;
+    let two = ctx.store().await;
     let rows = FenceGate::new(Vec::new());
     // Nothing of this holder runs: no renewal leaves.
     faults.hang_renewals(true);
     let paused = one.lock("a").acquire().await.unwrap();
-    rows.write(&paused, |rows| rows.push("before the pause")).unwrap();
+    rows.write(&paused, |rows| rows.push("before the pause"))
+        .unwrap();
     let successor = next(&ctx, &two).await;
-    rows.write(&successor, |rows| rows.push("the successor")).unwrap();
-    let stale = rows.write(&paused, |rows| rows.push("after the pause")).unwrap_err();
-    assert_eq!((stale.token, stale.seen), (paused.fencing_token(), successor.fencing_token()));
-    assert_eq!(leasehold_core::Error::from(stale).kind(), ErrorKind::Lost);
+    rows.write(&successor, |rows| rows.push("the successor"))
+        .unwrap();
+    let stale = rows
+        .write(&paused, |rows| rows.push("after the pause"))
+        .unwrap_err();
+    assert_eq!(
+        (stale.token, stale.seen),
+        (paused.fencing_token(), successor.fencing_token())
+    );
+    assert_eq!(leasehold_core::Error::from(stale).kind(), ErrorKind::Stale);
     drop(successor.release().await);
-    rows.write(&paused, |rows| rows.push("after the pause")).unwrap_err();
+    rows.write(&paused, |rows| rows.push("after the pause"))
+        .unwrap_err();
     let third = next(&ctx, &two).await;
     rows.write(&third, |rows| rows.push("the third")).unwrap();
-    assert_eq!(rows.read(Vec::clone), ["before the pause", "the successor", "the third"]);
+    assert_eq!(
+        rows.read(Vec::clone),
+        ["before the pause", "the successor", "the third"]
+    );
     assert_eq!(rows.seen(), Some(third.fencing_token()));
 }
 
@@ -50,13 +68,25 @@ struct Paused {
 
 impl Paused {
     fn holder(by: &impl Fenced) -> Paused {
-        let (name, full_name) = (by.name().clone(), by.full_name().clone());
-        Paused { name, full_name, token: by.fencing_token(), place: by.place() }
+        let name = by.name().clone();
+        let full_name = by.full_name().clone();
+        Paused {
+            name,
+            full_name,
+            token: by.fencing_token(),
+            place: by.place(),
+        }
     }
 
     fn of(lease: &LeaseRef) -> Paused {
-        let (name, full_name) = (lease.claim.name.clone(), lease.claim.name.clone());
-        Paused { name, full_name, token: lease.token.unwrap(), place: Some(lease.place.clone()) }
+        let name = lease.claim.name.clone();
+        let full_name = lease.claim.name.clone();
+        Paused {
+            name,
+            full_name,
+            token: lease.token.unwrap(),
+            place: Some(lease.place.clone()),
+        }
     }
 }
 
@@ -99,16 +129,21 @@ async fn accepted(resource: &dyn FencedResource, by: &dyn Fenced, who: &str) {
 async fn refused(resource: &dyn FencedResource, by: &dyn Fenced, who: &str) {
     let before = resource.written().await;
     let answer = resource.write(by).await;
-    let refused = answer.as_ref().map_or_else(|e| e.kind() == ErrorKind::Lost, |written| !written);
+    let refused = answer
+        .as_ref()
+        .map_or_else(|e| e.kind() == ErrorKind::Lost, |written| !written);
     assert!(refused, "{who}: {answer:?}");
     assert_eq!(resource.written().await, before, "{who} wrote");
 }
 
-/// A holder is let in, at once, after renewals and after a confirmation; one that has released is not, also when the
-/// next is the same client, and when that one has gone.
+/// A holder's write is accepted at once, after renewals and after a confirmation. The write of a
+/// holder that has released is refused, also if the next holder is the same client, and after that
+/// one has gone.
 pub(crate) async fn lets_in_who_holds_and_not_who_did(ctx: TestContext) {
     let (client, resource) = ctx.harness().fenced_client().await;
-    let (one, two, resource) = (ctx.over(client), ctx.store().await, &*resource);
+    let one = ctx.over(client);
+    let two = ctx.store().await;
+    let resource = &*resource;
     let guard = one.lock("a").acquire().await.unwrap();
     let first = Paused::holder(&guard);
     accepted(resource, &guard, "the holder").await;
@@ -124,17 +159,25 @@ pub(crate) async fn lets_in_who_holds_and_not_who_did(ctx: TestContext) {
     guard.release().await.unwrap();
     let guard = one.lock("a").acquire().await.unwrap();
     let second = Paused::holder(&guard);
-    refused(resource, &first, "one that has released, beside a later hold of its own").await;
+    refused(
+        resource,
+        &first,
+        "one that has released, beside a later hold of its own",
+    )
+    .await;
     accepted(resource, &guard, "the later hold").await;
     guard.release().await.unwrap();
     refused(resource, &first, "the first").await;
     refused(resource, &second, "the second").await;
 }
 
-/// An evicted holder is refused from the eviction on, not from when it hears of it.
+/// An evicted holder is refused from the eviction on, and not only from the moment when it hears of
+/// it.
 pub(crate) async fn refuses_the_evicted(ctx: TestContext) {
     let (client, resource) = ctx.harness().fenced_client().await;
-    let (one, two, resource) = (ctx.over(client), ctx.store().await, &*resource);
+    let one = ctx.over(client);
+    let two = ctx.store().await;
+    let resource = &*resource;
     let guard = one.lock("a").ttl(LONG).acquire().await.unwrap();
     let evicted = Paused::holder(&guard);
     accepted(resource, &evicted, "the holder").await;
@@ -149,7 +192,8 @@ pub(crate) async fn refuses_the_evicted(ctx: TestContext) {
 /// A holder whose lease has run out is refused, before and after another has taken the lock.
 pub(crate) async fn refuses_the_expired(ctx: TestContext) {
     let (client, resource) = ctx.harness().fenced_client().await;
-    let (faults, resource) = (Faults::default(), &*resource);
+    let faults = Faults::default();
+    let resource = &*resource;
     faults.hang_renewals(true);
     let one = ctx.over(Arc::new(Faulty::new(client, faults, ctx.seed())));
     let two = ctx.store().await;
@@ -169,11 +213,16 @@ pub(crate) async fn refuses_the_expired(ctx: TestContext) {
 /// Names that are taken in one step are told apart, also where one ends like another: each holds by itself.
 pub(crate) async fn tells_names_of_one_step_apart(ctx: TestContext) {
     let (client, resource) = ctx.harness().fenced_client().await;
-    let (two, resource) = (ctx.store().await, &*resource);
+    let two = ctx.store().await;
+    let resource = &*resource;
     let names = ["a", "b", "b/a", "x", "x/b/a"];
     let claims = names.map(|name| ctx.claim(name, WaitPolicy::Try));
-    let Ok(ClaimedAll::Granted(grants)) = client.claim_all(&claims).await else { panic!("all are free") };
-    let lease = |(claim, grant): (Claim, Grant)| LeaseRef::new(Arc::new(claim), grant.place, Some(grant.token));
+    let Ok(ClaimedAll::Granted(grants)) = client.claim_all(&claims).await else {
+        panic!("all are free")
+    };
+    let lease = |(claim, grant): (Claim, Grant)| {
+        LeaseRef::new(Arc::new(claim), grant.place, Some(grant.token))
+    };
     let leases: Vec<LeaseRef> = claims.into_iter().zip(grants).map(lease).collect();
     let holders: Vec<Paused> = leases.iter().map(Paused::of).collect();
     for holder in &holders {
@@ -183,7 +232,12 @@ pub(crate) async fn tells_names_of_one_step_apart(ctx: TestContext) {
         if gone % 2 == 0 {
             given_back(&*client, lease).await;
         } else {
-            assert!(client.evict(&lease.claim.name, holders[gone].token).await.unwrap());
+            assert!(
+                client
+                    .evict(&lease.claim.name, holders[gone].token)
+                    .await
+                    .unwrap()
+            );
         }
         for (i, holder) in holders.iter().enumerate() {
             match i > gone {
@@ -192,13 +246,24 @@ pub(crate) async fn tells_names_of_one_step_apart(ctx: TestContext) {
             }
         }
     }
-    // The same with guards: one of them is lost to another, who takes it anew.
-    let guard = ctx.over(client).multi_lock(names).ttl(LONG).acquire().await.unwrap();
+    // With guards: one of the names is lost to another client, which takes it anew.
+    let guard = ctx
+        .over(client)
+        .multi_lock(names)
+        .ttl(LONG)
+        .acquire()
+        .await
+        .unwrap();
     let lost = Paused::holder(guard.get("a").unwrap());
     assert!(two.evict("a", lost.token).await.unwrap());
     let next = two.lock("a").ttl(LONG).acquire().await.unwrap();
     refused(resource, &lost, "the evicted of several").await;
-    accepted(resource, guard.get("b/a").unwrap(), "the one whose name ends like the evicted").await;
+    accepted(
+        resource,
+        guard.get("b/a").unwrap(),
+        "the one whose name ends like the evicted",
+    )
+    .await;
     next.release().await.unwrap();
     drop(guard);
 }
@@ -207,8 +272,12 @@ pub(crate) async fn tells_names_of_one_step_apart(ctx: TestContext) {
 /// longer one that ends like it, is held.
 pub(crate) async fn goes_by_the_full_name(ctx: TestContext) {
     let (client, resource) = ctx.harness().fenced_client().await;
-    let (store, resource) = (ctx.over(client), &*resource);
-    let (inner, other) = (store.clone().namespace("inner"), store.clone().namespace("b").namespace("inner"));
+    let store = ctx.over(client);
+    let resource = &*resource;
+    let (inner, other) = (
+        store.clone().namespace("inner"),
+        store.clone().namespace("b").namespace("inner"),
+    );
     let mut guards = Vec::new();
     for store in [&store, &inner, &other] {
         guards.push(store.lock("a").ttl(LONG).acquire().await.unwrap());
@@ -227,7 +296,10 @@ pub(crate) async fn serves_every_mode(ctx: TestContext) {
     let resource = &*resource;
     for mode in [Mode::Shared, Mode::Permits { n: 2, of: 5 }] {
         let claim = || ctx.claim_as("a", mode, WaitPolicy::Fair);
-        let leases = [taken(&*client, claim()).await, taken(&*client, claim()).await];
+        let leases = [
+            taken(&*client, claim()).await,
+            taken(&*client, claim()).await,
+        ];
         let [first, second] = leases.each_ref().map(Paused::of);
         accepted(resource, &first, "one of two").await;
         accepted(resource, &second, "the other of two").await;
@@ -237,7 +309,14 @@ pub(crate) async fn serves_every_mode(ctx: TestContext) {
         assert!(client.evict(&second.name, second.token).await.unwrap());
         refused(resource, &second, "the evicted").await;
     }
-    let guard = ctx.over(client).rw_lock("a").write().ttl(LONG).acquire().await.unwrap();
+    let guard = ctx
+        .over(client)
+        .rw_lock("a")
+        .write()
+        .ttl(LONG)
+        .acquire()
+        .await
+        .unwrap();
     let writer = Paused::holder(&guard);
     guard.downgrade().await.unwrap();
     accepted(resource, &guard, "a writer that became a reader").await;
@@ -246,19 +325,42 @@ pub(crate) async fn serves_every_mode(ctx: TestContext) {
     refused(resource, &writer, "a reader that was a writer").await;
 }
 
-/// Tasks that take turns under one claim: each is let in during its own turn, and the last is refused like any other.
+/// Tasks take turns under one claim: each one's write is accepted during its own turn, and the last
+/// one is refused after it like any other holder. If a condition lasts until a transaction ends,
+/// every write is refused with an error, because the next turn would begin before that end.
 pub(crate) async fn serves_each_turn(ctx: TestContext) {
     let (client, resource) = ctx.harness().fenced_client().await;
-    let (store, resource) = (ctx.over(client), &*resource);
+    let store = ctx.over(client);
+    let resource = &*resource;
     let lock = store.lock("a").ttl(LONG).fast();
     let first = lock.acquire().await.unwrap();
     let before = first.view();
     let mut waiter = std::pin::pin!(lock.acquire());
     // It stands in the local line before the first leaves.
-    assert!(tokio::time::timeout(Duration::from_millis(50), &mut waiter).await.is_err());
-    accepted(resource, &first, "the first turn").await;
+    assert!(
+        tokio::time::timeout(Duration::from_millis(50), &mut waiter)
+            .await
+            .is_err()
+    );
+    let lets_in = match resource.write(&first).await {
+        Ok(let_in) => {
+            assert!(let_in, "the first turn was refused");
+            true
+        }
+        Err(e) => {
+            assert_eq!(e.kind(), ErrorKind::Unsupported, "{e}");
+            assert_eq!(resource.written().await, 0);
+            false
+        }
+    };
     first.release().await.unwrap();
     let second = within(LONG, "the second turn", waiter).await.unwrap();
+    if !lets_in {
+        let refused = resource.write(&second).await.map_err(|e| e.kind());
+        assert_eq!(refused, Err(ErrorKind::Unsupported));
+        assert_eq!(resource.written().await, 0);
+        return;
+    }
     accepted(resource, &second, "the second turn").await;
     refused(resource, &before, "the first turn, when it is over").await;
     let last = Paused::holder(&second);
@@ -269,14 +371,26 @@ pub(crate) async fn serves_each_turn(ctx: TestContext) {
 /// A client that holds the lock of that name elsewhere, by the very same number, holds nothing here.
 pub(crate) async fn refuses_holders_of_another_store(ctx: TestContext) {
     let (client, resource) = ctx.harness().fenced_client().await;
-    let (store, there, resource) = (ctx.over(client), ctx.private().await, &*resource);
-    let (here, elsewhere) = (store.lock("a").ttl(LONG), there.store().await.lock("a").ttl(LONG));
-    let (guard, foreign) = (here.acquire().await.unwrap(), elsewhere.acquire().await.unwrap());
-    let impostor = Paused { token: guard.fencing_token(), ..Paused::holder(&foreign) };
+    let store = ctx.over(client);
+    let there = ctx.private().await;
+    let resource = &*resource;
+    let here = store.lock("a").ttl(LONG);
+    let elsewhere = there.store().await.lock("a").ttl(LONG);
+    let guard = here.acquire().await.unwrap();
+    let foreign = elsewhere.acquire().await.unwrap();
+    let impostor = Paused {
+        token: guard.fencing_token(),
+        ..Paused::holder(&foreign)
+    };
     refused(resource, &impostor, "a holder of another store").await;
     accepted(resource, &guard, "the holder").await;
     guard.release().await.unwrap();
-    refused(resource, &impostor, "a holder of another store, when no client holds here").await;
+    refused(
+        resource,
+        &impostor,
+        "a holder of another store, when no client holds here",
+    )
+    .await;
     drop(foreign);
 }
 
@@ -289,10 +403,17 @@ pub(crate) async fn knows_a_raised_hold(ctx: TestContext) {
         let mut claim = ctx.claim_as("a", mode, WaitPolicy::Fair);
         claim.ttl = LONG;
         let before = taken(&*client, claim.clone()).await;
-        claim.floor = Some(FencingToken::new(client.mark().await.unwrap().get() + 1_000_000));
+        claim.floor = Some(FencingToken::new(
+            floor_of(&*client).mark().await.unwrap().get() + 1_000_000,
+        ));
         let raised = taken(&*client, claim).await;
         accepted(resource, &Paused::of(&raised), "the raised").await;
-        refused(resource, &Paused::of(&before), "the raised, by its token from before").await;
+        refused(
+            resource,
+            &Paused::of(&before),
+            "the raised, by its token from before",
+        )
+        .await;
         given_back(&*client, &raised).await;
         refused(resource, &Paused::of(&raised), "one that has released").await;
     }

@@ -6,15 +6,34 @@ use leasehold_core::{ErrorKind, MAX_TTL, Options};
 
 use crate::context::{TestContext, expect_kind, within};
 
-/// Bad names and words are refused at once, with a text that says what to do.
+/// Bad names and words are refused at once, with a helpful text.
 pub(crate) async fn bad_names_and_words(ctx: TestContext) {
     let store = ctx.store().await;
     let long = "x".repeat(513);
     for bad in ["", "a\0b", &long] {
         expect_kind(store.lock(bad).acquire().await, ErrorKind::Invalid);
         expect_kind(store.lock(bad).try_acquire().await, ErrorKind::Invalid);
+    }
+    for bad in ["", "a\0b"] {
         expect_kind(store.lock(bad).inspect().await, ErrorKind::Invalid);
     }
+    // Seen from outside of its namespace, a name may be longer than one that is taken.
+    let queue = store.lock(&*long).inspect().await.unwrap();
+    assert!(
+        queue.holders.is_empty() && queue.waiters.is_empty(),
+        "{queue:?}"
+    );
+    let long = "x".repeat(400);
+    let inner = ctx.store().await.namespace(&long);
+    let guard = inner.lock(&*long).acquire().await.unwrap();
+    let full = format!("{long}/{long}");
+    assert_eq!(
+        store.list(&long, None, 2).await.unwrap(),
+        [full.as_str().into()]
+    );
+    let queue = store.lock(full.as_str()).inspect().await.unwrap();
+    assert_eq!(queue.holders.len(), 1, "{queue:?}");
+    guard.release().await.unwrap();
     let words = Options::default();
     for bad in [
         words.clone().ttl(Duration::ZERO),
@@ -24,15 +43,27 @@ pub(crate) async fn bad_names_and_words(ctx: TestContext) {
         words.clone().max_hold(Duration::ZERO),
         words.clone().label("x".repeat(257)),
     ] {
-        let error = expect_kind(store.lock("a").with(&bad).acquire().await, ErrorKind::Invalid);
+        let error = expect_kind(
+            store.lock("a").with(&bad).acquire().await,
+            ErrorKind::Invalid,
+        );
         assert!(error.to_string().len() > 20, "{error}");
     }
     ctx.becomes_empty("a").await;
     // Absurd waits neither panic nor overflow, and short ones are short.
     let _guard = store.lock("a").acquire().await.unwrap();
-    expect_kind(store.lock("a").acquire_timeout(Duration::from_millis(100)).await, ErrorKind::TimedOut);
-    let forever =
-        tokio::time::timeout(Duration::from_millis(200), store.lock("a").acquire_timeout(Duration::MAX)).await;
+    expect_kind(
+        store
+            .lock("a")
+            .acquire_timeout(Duration::from_millis(100))
+            .await,
+        ErrorKind::TimedOut,
+    );
+    let forever = tokio::time::timeout(
+        Duration::from_millis(200),
+        store.lock("a").acquire_timeout(Duration::MAX),
+    )
+    .await;
     assert!(forever.is_err());
 }
 
@@ -41,12 +72,18 @@ pub(crate) async fn junk_in_the_store(ctx: TestContext) {
     let store = ctx.store().await;
     ctx.harness().put_junk(ctx.full("a").as_str()).await;
     let limit = Duration::from_secs(5);
-    let error = expect_kind(within(limit, "an error", store.lock("a").acquire()).await, ErrorKind::Internal);
+    let error = expect_kind(
+        within(limit, "an error", store.lock("a").acquire()).await,
+        ErrorKind::Corrupt,
+    );
     assert!(error.to_string().contains("\"a\""), "{error}");
-    expect_kind(within(limit, "an error", store.lock("a").try_acquire()).await, ErrorKind::Internal);
+    expect_kind(
+        within(limit, "an error", store.lock("a").try_acquire()).await,
+        ErrorKind::Corrupt,
+    );
 }
 
-/// A closed store says so.
+/// A closed store returns an error that says so.
 pub(crate) async fn a_closed_store(ctx: TestContext) {
     let store = ctx.store().await;
     let guard = store.lock("a").acquire().await.unwrap();

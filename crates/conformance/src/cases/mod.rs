@@ -1,4 +1,4 @@
-//! The cases, grouped by what they ask. Where a case falls out of a real bug, it names it.
+//! The cases, grouped by the question that they ask. A case that comes from a real bug names it.
 
 pub(crate) mod at_once;
 pub(crate) mod cancel;
@@ -20,6 +20,7 @@ pub(crate) mod permits;
 pub(crate) mod programs;
 mod protected;
 pub(crate) mod reentry;
+pub(crate) mod runtimes;
 pub(crate) mod scale;
 pub(crate) mod shared;
 pub(crate) mod token;

@@ -1,4 +1,4 @@
-//! Do names stay apart, and can one see what is there?
+//! Do names stay apart, and can they be listed and inspected?
 
 use std::time::{Duration, SystemTime};
 
@@ -60,11 +60,17 @@ pub(crate) async fn do_not_interact(ctx: TestContext) {
     let odd = [ODD, &[&longest]].concat();
     let mut guards = Vec::new();
     for name in &odd {
-        let guard = store.lock(*name).acquire_timeout(Duration::from_secs(5)).await;
+        let guard = store
+            .lock(*name)
+            .acquire_timeout(Duration::from_secs(5))
+            .await;
         guards.push(guard.unwrap_or_else(|e| panic!("{name:?}: {e:?}")));
     }
     for name in &odd {
-        assert!(store.lock(*name).try_acquire().await.is_err(), "{name:?} is not excluded");
+        assert!(
+            store.lock(*name).try_acquire().await.is_err(),
+            "{name:?} is not excluded"
+        );
         let queue = store.lock(*name).inspect().await.unwrap();
         assert_eq!(counts(&queue), (1, 0), "{name:?}");
     }
@@ -76,13 +82,19 @@ pub(crate) async fn do_not_interact(ctx: TestContext) {
 /// Lists are in byte order, by prefix, in pages, and decode what was encoded.
 pub(crate) async fn are_listed(ctx: TestContext) {
     let store = ctx.store().await;
-    let mut names: Vec<Name> = ["l/b", "l/a", "l/ü", "l/a/x", "l/a%2Fx", "l/{z}", "m/a"].map(Name::new).to_vec();
+    let mut names: Vec<Name> = ["l/b", "l/a", "l/ü", "l/a/x", "l/a%2Fx", "l/{z}", "m/a"]
+        .map(Name::new)
+        .to_vec();
     let mut guards = Vec::new();
     for name in &names {
         guards.push(store.lock(name).acquire().await.unwrap());
     }
     names.sort();
-    let below: Vec<Name> = names.iter().filter(|name| name.as_str().starts_with("l/")).cloned().collect();
+    let below: Vec<Name> = names
+        .iter()
+        .filter(|name| name.as_str().starts_with("l/"))
+        .cloned()
+        .collect();
     assert_eq!(store.list("l/", None, 100).await.unwrap(), below);
     assert_eq!(store.list("", None, 100).await.unwrap(), names);
     let mut pages = Vec::new();
@@ -98,32 +110,46 @@ pub(crate) async fn are_listed(ctx: TestContext) {
     drop(guards);
 }
 
-/// The same name in two namespaces is two locks.
+/// One name in two namespaces is two locks.
 pub(crate) async fn nest_in_namespaces(ctx: TestContext) {
     let store = ctx.store().await;
-    let (one, two) = (store.clone().namespace("one"), store.clone().namespace("two"));
+    let one = store.clone().namespace("one");
+    let two = store.clone().namespace("two");
     let first = one.lock("a").acquire().await.unwrap();
-    let second = two.lock("a").acquire_timeout(Duration::from_secs(5)).await.unwrap();
+    let second = two
+        .lock("a")
+        .acquire_timeout(Duration::from_secs(5))
+        .await
+        .unwrap();
     assert!(one.lock("a").try_acquire().await.is_err());
     assert_eq!(one.list("", None, 10).await.unwrap(), [Name::new("a")]);
     assert_eq!(first.name().as_str(), "a");
     assert_eq!(second.name().as_str(), "a");
 }
 
-/// P8: labels, tokens and times of the holder and of those who wait, in order.
+/// P8: an inspection shows the labels, tokens and times of the holder and of the waiters, in order.
 pub(crate) async fn show_who_holds_and_waits(ctx: TestContext) {
-    let (one, two, three) = (ctx.store().await, ctx.store().await, ctx.store().await);
+    let one = ctx.store().await;
+    let two = ctx.store().await;
+    let three = ctx.store().await;
     let lock = one.lock("a");
     assert_eq!(counts(&lock.inspect().await.unwrap()), (0, 0));
     let guard = one.lock("a").label("holder é").acquire().await.unwrap();
     let mut waiters = Vec::new();
-    for (i, (store, label)) in [(&two, "first"), (&three, "second")].into_iter().enumerate() {
+    for (i, (store, label)) in [(&two, "first"), (&three, "second")]
+        .into_iter()
+        .enumerate()
+    {
         waiters.push(tokio::spawn(store.lock("a").label(label).acquire()));
         ctx.queue_reaches(&one, "a", i + 1).await;
     }
     let queue = lock.inspect().await.unwrap();
-    let labels: Vec<_> =
-        queue.holders.iter().chain(&queue.waiters).map(|e| e.label.clone().unwrap_or_default()).collect();
+    let labels: Vec<_> = queue
+        .holders
+        .iter()
+        .chain(&queue.waiters)
+        .map(|e| e.label.clone().unwrap_or_default())
+        .collect();
     assert_eq!(labels, ["holder é", "first", "second"]);
     assert_eq!(queue.holders[0].token, Some(guard.fencing_token()));
     let since = queue.holders[0].since.expect("since when it is held");
@@ -131,7 +157,12 @@ pub(crate) async fn show_who_holds_and_waits(ctx: TestContext) {
     let now = SystemTime::UNIX_EPOCH + Duration::from_micros(wall());
     let age = now.duration_since(since).unwrap_or_default();
     assert!(age < Duration::from_secs(30), "{age:?}");
-    assert!(queue.waiters.iter().all(|e| e.token.is_none() && !e.foreign));
+    assert!(
+        queue
+            .waiters
+            .iter()
+            .all(|e| e.token.is_none() && !e.foreign)
+    );
     waiters.iter().for_each(|waiter| waiter.abort());
 }
 
@@ -140,11 +171,16 @@ pub(crate) async fn show_who_holds_and_waits(ctx: TestContext) {
 pub(crate) async fn are_long(ctx: TestContext) {
     let store = ctx.store().await;
     let room = MAX_NAME_BYTES - ctx.full("").as_str().len();
-    let names = [("x", "a"), ("x", "b"), ("/", "a"), ("/", "b")].map(|(fill, end)| fill.repeat(room - 1) + end);
+    let names = [("x", "a"), ("x", "b"), ("/", "a"), ("/", "b")]
+        .map(|(fill, end)| fill.repeat(room - 1) + end);
     let mut guards = Vec::new();
     for name in &names {
         guards.push(
-            store.lock(&**name).try_acquire().await.unwrap_or_else(|e| panic!("one is taken for another: {e:?}")),
+            store
+                .lock(&**name)
+                .try_acquire()
+                .await
+                .unwrap_or_else(|e| panic!("one is taken for another: {e:?}")),
         );
     }
     let mut listed = names.clone().map(Name::new).to_vec();
@@ -152,7 +188,10 @@ pub(crate) async fn are_long(ctx: TestContext) {
     assert_eq!(store.list("", None, 10).await.unwrap(), listed);
     for (name, guard) in names.iter().zip(guards) {
         let queue = store.lock(&**name).inspect().await.unwrap();
-        assert_eq!(queue.holders.first().and_then(|holder| holder.token), Some(guard.fencing_token()));
+        assert_eq!(
+            queue.holders.first().and_then(|holder| holder.token),
+            Some(guard.fencing_token())
+        );
         guard.release().await.unwrap();
     }
 }

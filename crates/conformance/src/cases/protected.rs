@@ -1,8 +1,8 @@
-//! What a lock protects: a page that is written, and read, only by those whom the lock lets in.
+//! A resource that a lock protects: a page that only holders of the lock write and read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Notices writers that are not alone, writes that are lost, and tokens that do not rise.
+/// Detects writers that are not alone, lost writes, and tokens that do not rise.
 #[derive(Default)]
 pub(super) struct Protected {
     readers: AtomicU64,
@@ -15,10 +15,21 @@ pub(super) struct Protected {
 impl Protected {
     /// A writer is inside from here until it [leaves](Self::leave).
     pub(super) fn enter(&self, token: u64) {
-        assert_eq!(self.writers.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
-        assert_eq!(self.readers.load(Ordering::SeqCst), 0, "what is read is written");
+        assert_eq!(
+            self.writers.fetch_add(1, Ordering::SeqCst),
+            0,
+            "two are inside"
+        );
+        assert_eq!(
+            self.readers.load(Ordering::SeqCst),
+            0,
+            "what is read is written"
+        );
         let before = self.greatest_token.fetch_max(token, Ordering::SeqCst);
-        assert!(before < token, "the writer's token {token} came after {before}");
+        assert!(
+            before < token,
+            "the writer's token {token} came after {before}"
+        );
         self.last_written.store(token, Ordering::SeqCst);
     }
 
@@ -39,13 +50,20 @@ impl Protected {
         self.readers.fetch_add(1, Ordering::SeqCst);
         self.greatest_token.fetch_max(token, Ordering::SeqCst);
         let written = self.last_written.load(Ordering::SeqCst);
-        assert!(written < token, "the reader's token {token} came after the writer's {written}");
+        assert!(
+            written < token,
+            "the reader's token {token} came after the writer's {written}"
+        );
         tokio::task::yield_now().await;
-        assert_eq!(self.writers.load(Ordering::SeqCst), 0, "what is read is written");
+        assert_eq!(
+            self.writers.load(Ordering::SeqCst),
+            0,
+            "what is read is written"
+        );
         self.readers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// How often it was written, as far as no write is lost.
+    /// The number of writes that were not lost.
     pub(super) fn writes(&self) -> u64 {
         self.writes.load(Ordering::SeqCst)
     }

@@ -1,11 +1,12 @@
-//! Does it stay as it is with very many: waiters, clients, names, locks, cycles? A part of each number always, all of it with
-//! `LEASEHOLD_CAMPAIGN=1`. What takes long is not stuck as long as it goes on.
+//! Does everything still work with very many waiters, clients, names, locks or cycles? A part of
+//! each number is always run, all of it with `LEASEHOLD_CAMPAIGN=1`. A long case is not stuck as
+//! long as it makes progress.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leasehold_core::seam::Moment;
+use leasehold_core::backend::Moment;
 use leasehold_core::{Error, ErrorKind, Guard, Lock, Owner, Result, Store};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Handle;
@@ -17,15 +18,17 @@ use crate::harness::Need;
 
 /// A lease so long that no poll and no renewal can do the work of a notification.
 const MINUTE: Duration = Duration::from_secs(60);
-/// How long the next of many may take.
+/// The time that the next of many operations may take.
 const NEXT: Duration = Duration::from_secs(30);
-/// How many tasks of a case ask at the same time.
+/// The number of tasks of a case that ask at the same time.
 const AT_ONCE: usize = 64;
-/// Tasks and entries that may be there beside those that were there before: a session, a heartbeat, a connection's own.
+/// The number of tasks and entries that may be there in addition to those before: a session, a
+/// heartbeat, those of a connection.
 const SLACK: usize = 8;
 
-/// Waits until so many stand in the queue for "a", as long as more of them come: a refusal counts them, and reads none. Where a store
-/// keeps no order, they wait inside of their client, or for the next poll.
+/// Waits until `waiters` claims stand in the queue for "a", as long as more of them come. A refusal
+/// gives their number without reading them. On a store without order this is skipped, because they
+/// wait inside of their client, or for the next poll.
 async fn all_stand(ctx: &TestContext, observer: &Store, waiters: usize, guard: &Guard) {
     if ctx.harness().capabilities().lack(&[Need::Fair]).is_some() {
         return;
@@ -33,14 +36,26 @@ async fn all_stand(ctx: &TestContext, observer: &Store, waiters: usize, guard: &
     let mut most = 0;
     while most < waiters {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        assert!(guard.is_valid(), "lost beside {most} waiters: {:?}", guard.check());
+        assert!(
+            guard.is_valid(),
+            "lost beside {most} waiters: {:?}",
+            guard.check()
+        );
         let answer = observer.lock("a").try_acquire().await;
-        // Thousands who come at the same time may keep others from the store for a while, longer than its lease, too.
-        if answer.as_ref().is_err_and(|e| matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous)) {
+        // Thousands of claims at the same time may keep other requests from the store for a while,
+        // even for longer than a lease.
+        if answer
+            .as_ref()
+            .is_err_and(|e| matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous))
+        {
             continue;
         }
         let refused = expect_kind(answer, ErrorKind::Contended);
-        let stand = refused.into_contention().ok().and_then(|who| who.waiters).unwrap_or(0);
+        let stand = refused
+            .into_contention()
+            .ok()
+            .and_then(|who| who.waiters)
+            .unwrap_or(0);
         if stand > most {
             most = stand;
             ctx.step();
@@ -48,17 +63,25 @@ async fn all_stand(ctx: &TestContext, observer: &Store, waiters: usize, guard: &
     }
 }
 
-/// Waits until each of these was renewed so often: its end has moved. None may be lost meanwhile.
+/// Waits until each of these guards was renewed `times` times, as its end shows. None may be lost
+/// meanwhile.
 async fn are_renewed(ctx: &TestContext, guards: &[Guard], lease: Duration, times: usize) {
     let end = |guard: &Guard| Moment::now() + guard.remaining();
     let mut seen: Vec<(Moment, usize)> = guards.iter().map(|guard| (end(guard), 0)).collect();
     while seen.iter().any(|(_, renewals)| *renewals < times) {
         tokio::time::sleep(lease / 30).await;
         let lost: Vec<&Guard> = guards.iter().filter(|guard| !guard.is_valid()).collect();
-        assert!(lost.is_empty(), "{} of {} were lost, the first {:?}", lost.len(), guards.len(), lost[0]);
+        assert!(
+            lost.is_empty(),
+            "{} of {} were lost, the first {:?}",
+            lost.len(),
+            guards.len(),
+            lost[0]
+        );
         for ((before, renewals), guard) in seen.iter_mut().zip(guards) {
             let now = end(guard);
-            // A third of a lease after the last one; what this computation itself takes is less.
+            // A renewal moves the end by a third of a lease; the inaccuracy of this computation is
+            // smaller.
             if now > *before + lease / 8 {
                 (*before, *renewals) = (now, *renewals + 1);
                 ctx.step();
@@ -72,8 +95,9 @@ async fn are_renewed(ctx: &TestContext, guards: &[Guard], lease: Duration, times
 pub(crate) async fn waiters_of_one_client(ctx: TestContext) {
     let waiters = campaign(1_000, 10_000);
     let ctx = ctx.private_and_short().await;
-    let (store, observer) = (ctx.store().await, ctx.store().await);
-    // Short beside the waiters' leases.
+    let store = ctx.store().await;
+    let observer = ctx.store().await;
+    // The lease is short compared with the waiters' leases.
     let short = ctx.ttl() * 3;
     let guard = store.lock("a").ttl(short).acquire().await.unwrap();
     let mut waiting = JoinSet::new();
@@ -85,7 +109,11 @@ pub(crate) async fn waiters_of_one_client(ctx: TestContext) {
     give_back(guard).await;
     for served in 0..waiters {
         let what = format!("the next of {waiters} waiters, after {served}");
-        within(NEXT, &what, waiting.join_next()).await.unwrap().unwrap().unwrap();
+        within(NEXT, &what, waiting.join_next())
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
         ctx.step();
     }
     store.close(MINUTE).await.unwrap();
@@ -93,10 +121,12 @@ pub(crate) async fn waiters_of_one_client(ctx: TestContext) {
 
 /// Thousands of tasks of one client wait, and nothing happens: the store is asked for their renewals, and for nothing else.
 pub(crate) async fn idle_waiters_of_one_client(ctx: TestContext) {
-    // A third of a lease is what the case waits for.
-    let (waiters, lease) = (campaign(500, 10_000), Duration::from_secs(campaign(12, 60) as u64));
+    // The case waits for a third of a lease.
+    let waiters = campaign(500, 10_000);
+    let lease = Duration::from_secs(campaign(12, 60) as u64);
     let ctx = ctx.private_and_short().await;
-    let (store, observer) = (ctx.store().await.ttl(lease), ctx.store().await);
+    let store = ctx.store().await.ttl(lease);
+    let observer = ctx.store().await;
     let guard = store.lock("a").acquire().await.unwrap();
     let mut waiting = JoinSet::new();
     for _ in 0..waiters {
@@ -104,18 +134,26 @@ pub(crate) async fn idle_waiters_of_one_client(ctx: TestContext) {
     }
     all_stand(&ctx, &observer, waiters, &guard).await;
     observer.close(NEXT).await.unwrap();
-    let (began, before) = (Moment::now(), ctx.harness().requests().await);
+    let began = Moment::now();
+    let before = ctx.harness().requests().await;
     tokio::time::sleep(lease / 3).await;
     let sent = ctx.harness().requests().await - before;
-    // A busy machine takes its time, and whatever is due goes on meanwhile.
-    let (spent, harness) = (Moment::now().since(began), ctx.harness());
-    let renewals = harness.renewals_of_a_waiter() * waiters as f64 * spent.as_secs_f64() / (lease.as_secs_f64() / 3.0);
+    // On a busy machine this takes longer, and due renewals go on meanwhile.
+    let spent = Moment::now().since(began);
+    let harness = ctx.harness();
+    let renewals = harness.renewals_of_a_waiter() * waiters as f64 * spent.as_secs_f64()
+        / (lease.as_secs_f64() / 3.0);
     let idle = harness.budget().idle * spent.as_secs_f64();
-    harness.tell(&format!("{sent} requests while {waiters} waiters waited for {spent:?}, a third of their lease"));
+    harness.tell(&format!(
+        "{sent} requests while {waiters} waiters waited for {spent:?}, a third of their lease"
+    ));
     let most = renewals + idle + SLACK as f64 * harness.servers() as f64;
-    assert!(sent as f64 <= most, "{sent} requests in {spent:?}, and {most:.0} are enough");
+    assert!(
+        sent as f64 <= most,
+        "{sent} requests in {spent:?}, and {most:.0} are enough"
+    );
     assert!(guard.is_valid() && waiting.try_join_next().is_none());
-    // What it takes that all of them leave at once is another question.
+    // The cost of all of them leaving at once is not measured here.
     drop((waiting, store));
     give_back(guard).await;
 }
@@ -124,13 +162,15 @@ pub(crate) async fn idle_waiters_of_one_client(ctx: TestContext) {
 pub(crate) async fn clients_of_one_name(ctx: TestContext) {
     let clients = campaign(50, 500);
     let ctx = ctx.private().await;
-    let (first, observer) = (ctx.store().await, ctx.store().await);
+    let first = ctx.store().await;
+    let observer = ctx.store().await;
     let protected = Arc::new(Protected::default());
     let guard = first.lock("a").ttl(MINUTE).acquire().await.unwrap();
     let mut waiting = JoinSet::new();
     let mut stores = Vec::new();
     for _ in 0..clients {
-        let (store, protected) = (ctx.store().await, protected.clone());
+        let store = ctx.store().await;
+        let protected = protected.clone();
         let lock = store.lock("a").ttl(MINUTE);
         stores.push(store);
         waiting.spawn(async move {
@@ -144,7 +184,11 @@ pub(crate) async fn clients_of_one_name(ctx: TestContext) {
     give_back(guard).await;
     for served in 0..clients {
         let what = format!("the next of {clients} clients, after {served}");
-        within(NEXT, &what, waiting.join_next()).await.unwrap().unwrap().unwrap();
+        within(NEXT, &what, waiting.join_next())
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
         ctx.step();
     }
     assert_eq!(protected.writes(), clients as u64, "a write is lost");
@@ -155,13 +199,14 @@ pub(crate) async fn clients_of_one_name(ctx: TestContext) {
     ctx.becomes_empty("a").await;
 }
 
-/// Does so many of these, some at the same time.
+/// Runs all of these futures, a limited number at the same time.
 async fn in_parallel<F>(ctx: &TestContext, each: impl IntoIterator<Item = F>) -> Vec<F::Output>
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    let (mut under_way, mut done) = (JoinSet::new(), Vec::new());
+    let mut under_way = JoinSet::new();
+    let mut done = Vec::new();
     for one in each {
         if under_way.len() >= AT_ONCE {
             done.extend(under_way.join_next().await.map(|one| one.unwrap()));
@@ -173,14 +218,16 @@ where
     done
 }
 
-/// Acquires and releases, be it in the background: beside thousands of others an answer may be late.
+/// Acquires and releases. The release may end in the background, because an answer may be late
+/// among thousands of others.
 async fn cycle(lock: Lock) -> Result<()> {
     give_back(lock.acquire().await?).await;
     Ok(())
 }
 
-/// Thousands of names are locked once: soon the store has no more than before, whatever ends by itself included. That is also a hold at
-/// a server that was too busy to answer the release, while the others did: it ends with its lease.
+/// Thousands of names are locked once: soon the store has no more entries than before, including
+/// those that end by themselves. Such an entry may also be a hold at one server that was too busy
+/// to answer the release while the others did: it ends with its lease.
 pub(crate) async fn names_used_once(ctx: TestContext) {
     let names = campaign(5_000, 100_000);
     let ctx = ctx.private().await;
@@ -188,10 +235,16 @@ pub(crate) async fn names_used_once(ctx: TestContext) {
     cycle(store.lock("first")).await.unwrap();
     let before = ctx.harness().contents().await;
     let cycles = (0..names).map(|i| cycle(store.lock(("once", i as u64))));
-    in_parallel(&ctx, cycles).await.into_iter().for_each(|cycle| cycle.unwrap());
+    in_parallel(&ctx, cycles)
+        .await
+        .into_iter()
+        .for_each(|cycle| cycle.unwrap());
     let mut least = ctx.harness().contents().await;
-    ctx.harness().tell(&format!("{before} entries before {names} names, {least} after"));
-    let limit = ctx.harness().forgets_within(names) + LONG + ctx.recovery().await + Duration::from_secs(5);
+    ctx.harness().tell(&format!(
+        "{before} entries before {names} names, {least} after"
+    ));
+    let limit =
+        ctx.harness().forgets_within(names) + LONG + ctx.recovery().await + Duration::from_secs(5);
     let what = format!("{names} names to leave no more than {before} entries and {SLACK}");
     within(limit, &what, async {
         while least > before + SLACK as u64 {
@@ -212,27 +265,30 @@ fn tasks() -> usize {
     Handle::current().metrics().num_alive_tasks()
 }
 
-/// What this process has used of all processors.
+/// The processor time that this process has used.
 fn cpu_time() -> Duration {
     let used = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
 }
 
-/// One client takes thousands of locks, loses none of them, and needs no more tasks for them than for one. If they are more than it
-/// can keep, it hears of that before it loses anything: as an error of the store, or because renewals are late.
+/// One client takes thousands of locks, loses none of them, and needs no more tasks for them than
+/// for one. If it cannot keep that many, an acquire fails before any lock is lost: with an error of
+/// the store, or because renewals are late.
 pub(crate) async fn locks_of_one_client(ctx: TestContext) {
     const LEAST: usize = 2_000;
     let locks = campaign(LEAST, 100_000);
     let lease = Duration::from_secs(campaign(10, 30) as u64);
     let ctx = ctx.private_and_short().await;
     let store = ctx.store().await.ttl(lease);
-    // What a client makes once is there.
+    // The tasks that a client starts only once exist from here on.
     let first = store.lock("first").acquire().await.unwrap();
-    let (before, began) = (tasks(), Moment::now());
-    // Each refusal takes a lease of retries, so the first of them says that there are enough.
+    let before = tasks();
+    let began = Moment::now();
+    // Each refusal takes a lease of retries, so the first one ends the attempts.
     let full = Arc::new(AtomicBool::new(false));
     let locked = (0..locks).map(|i| {
-        let (taking, full) = (store.lock(("held", i as u64)).acquire(), full.clone());
+        let taking = store.lock(("held", i as u64)).acquire();
+        let full = full.clone();
         async move {
             if full.load(Ordering::Relaxed) {
                 return None;
@@ -242,29 +298,50 @@ pub(crate) async fn locks_of_one_client(ctx: TestContext) {
             Some(taken)
         }
     });
-    let (mut guards, mut refused) = (vec![first], Vec::new());
+    let mut guards = vec![first];
+    let mut refused = Vec::new();
     for taken in in_parallel(&ctx, locked).await.into_iter().flatten() {
         taken.map_or_else(|e| refused.push(e), |guard| guards.push(guard));
     }
     for e in &refused {
-        assert!(matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::Unavailable), "{e:?}");
+        assert!(
+            matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::Unavailable),
+            "{e:?}"
+        );
     }
-    let (held, took) = (guards.len() - 1, Moment::now().since(began));
-    let beyond = refused.first().map(|e| format!("; beyond: {e}")).unwrap_or_default();
-    ctx.harness().tell(&format!("one client holds {held} of {locks} locks after {took:.1?}{beyond}"));
-    assert!(held >= LEAST, "{held} are held, and then: {:?}", refused.first());
-    let (began, spent) = (Moment::now(), cpu_time());
+    let held = guards.len() - 1;
+    let took = Moment::now().since(began);
+    let beyond = refused
+        .first()
+        .map(|e| format!("; beyond: {e}"))
+        .unwrap_or_default();
+    ctx.harness().tell(&format!(
+        "one client holds {held} of {locks} locks after {took:.1?}{beyond}"
+    ));
+    assert!(
+        held >= LEAST,
+        "{held} are held, and then: {:?}",
+        refused.first()
+    );
+    let began = Moment::now();
+    let spent = cpu_time();
     are_renewed(&ctx, &guards, lease, 2).await;
-    let (took, spent) = (Moment::now().since(began), cpu_time() - spent);
-    ctx.harness().tell(&format!("{held} locks were renewed twice in {took:.1?}, with {spent:.1?} of CPU"));
+    let took = Moment::now().since(began);
+    let spent = cpu_time() - spent;
+    ctx.harness().tell(&format!(
+        "{held} locks were renewed twice in {took:.1?}, with {spent:.1?} of CPU"
+    ));
     let after = tasks();
-    assert!(after <= before + SLACK, "{after} tasks for {locks} locks, {before} for one");
+    assert!(
+        after <= before + SLACK,
+        "{after} tasks for {locks} locks, {before} for one"
+    );
     in_parallel(&ctx, guards.into_iter().map(give_back)).await;
     store.close(MINUTE).await.unwrap();
 }
 
-/// The heap once no more tasks are left than before, or nearly so: on a busy machine a node may be thousands of answers late, and
-/// each of them is memory until it has come or is given up.
+/// Returns the heap once hardly more tasks are left than before. On a busy machine a node may be
+/// thousands of answers late, and each of them takes memory until it has come or is given up.
 async fn heap_at_rest(ctx: &TestContext, before: usize) -> usize {
     let mut least = ctx.harness().heap();
     for _ in 0..400 {
@@ -286,10 +363,12 @@ pub(crate) async fn memory_of_many_cycles(ctx: TestContext) {
     let ctx = ctx.private().await;
     let store = ctx.store().await.ttl(MINUTE);
     let shares = ctx.harness().capabilities().lack(&[Need::Shared]).is_none();
-    let (owner, kept) = (Owner::new(), store.lock("kept").fast());
+    let owner = Owner::new();
+    let kept = store.lock("kept").fast();
     let guard = kept.acquire().await.unwrap();
     let before = tasks();
-    let (mut sizes, mut nth) = (Vec::new(), 0);
+    let mut sizes = Vec::new();
+    let mut nth = 0;
     for _ in 0..WINDOWS {
         for _ in 0..window {
             nth += 1;
@@ -298,7 +377,10 @@ pub(crate) async fn memory_of_many_cycles(ctx: TestContext) {
                 0 if shares => cycle(store.rw_lock(name).read()).await.unwrap(),
                 1 => cycle(store.lock(name).fast()).await.unwrap(),
                 2 => cycle(store.lock(name).owner(&owner)).await.unwrap(),
-                3 => drop(expect_kind(kept.acquire_timeout(Duration::ZERO).await, ErrorKind::TimedOut)),
+                3 => drop(expect_kind(
+                    kept.acquire_timeout(Duration::ZERO).await,
+                    ErrorKind::TimedOut,
+                )),
                 4 => {
                     let guard = store.lock(name).acquire().await.unwrap();
                     expect_kind(store.lock(name).try_acquire().await, ErrorKind::Contended);
@@ -310,14 +392,21 @@ pub(crate) async fn memory_of_many_cycles(ctx: TestContext) {
         }
         sizes.push(heap_at_rest(&ctx, before).await);
     }
-    // Tables and buffers grow and shrink in some windows; what is kept of each cycle is in all of them.
-    let mut growths: Vec<i64> = sizes.windows(2).map(|pair| pair[1] as i64 - pair[0] as i64).collect();
+    // Tables and buffers grow and shrink in some windows; memory that is kept of each cycle grows
+    // in all of them.
+    let mut growths: Vec<i64> = sizes
+        .windows(2)
+        .map(|pair| pair[1] as i64 - pair[0] as i64)
+        .collect();
     growths.sort_unstable();
     let each = growths[growths.len() / 4] as f64 / window as f64;
-    ctx.harness().tell(&format!("{each:.1} bytes more for each of {cycles} cycles; in {} bytes", sizes[WINDOWS - 1]));
+    ctx.harness().tell(&format!(
+        "{each:.1} bytes more for each of {cycles} cycles; in {} bytes",
+        sizes[WINDOWS - 1]
+    ));
     assert!(each < 8.0, "{each} bytes more for each cycle: {growths:?}");
     give_back(guard).await;
-    // An answer that nobody needed may still be on its way.
+    // An answer that no task needs may still be on its way.
     let ended = async {
         while tasks() > before + SLACK {
             pause().await;

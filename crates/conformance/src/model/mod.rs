@@ -1,4 +1,5 @@
-//! Random programs of operations, and the sequential models that say what each of them must answer.
+//! Random programs of operations, and the sequential models that define the expected answer of
+//! each.
 //!
 //! Several clients try, wait, come in again, downgrade, proclaim, release, leave and die; after each step the answers, the
 //! lines of both names, the values of leaders and the order of tokens are compared with a model that is a page long

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use leasehold_core::seam::async_trait;
-use leasehold_core::{ErrorKind, Guard, Leadership, Lease, Lock, MultiGuard, Owner, Result as Answer, Store};
+use leasehold_core::backend::async_trait;
+use leasehold_core::{
+    ErrorKind, Guard, Leadership, Lease, Lock, MultiGuard, Owner, Result as Answer, Store,
+};
 use tokio::task::JoinHandle;
 
 use super::program::{ACTORS, NAMES, Op, Style};
 use super::spec::{Entering, Spec, Verdict};
 
-/// No single answer takes longer.
+/// The limit for a single answer.
 const LIMIT: Duration = Duration::from_secs(10);
 
 macro_rules! ensure {
@@ -23,7 +25,7 @@ macro_rules! ensure {
 mod checks;
 mod holds;
 
-/// Where a program is played.
+/// The stage on which a program is played.
 #[async_trait]
 pub trait Stage: Send + Sync {
     /// One of three clients, all in one namespace of their own.
@@ -41,7 +43,7 @@ pub trait Stage: Send + Sync {
     async fn crash(&self, _who: usize) {}
 }
 
-/// What a client holds.
+/// The guard of a client's hold.
 enum Held {
     One(Guard),
     Lead(Leadership),
@@ -70,7 +72,7 @@ struct Players<'a> {
     labels: usize,
 }
 
-/// Plays it. `Err` says where store and models differ.
+/// Plays the program. `Err` describes the difference between store and models.
 pub async fn play(stage: &dyn Stage, program: &[Op]) -> Result<(), String> {
     let mut players = Players {
         stage,
@@ -103,7 +105,9 @@ fn name(at: usize) -> String {
 }
 
 async fn in_time<T>(what: &str, work: impl Future<Output = T>) -> Result<T, String> {
-    tokio::time::timeout(LIMIT, work).await.map_err(|_| format!("waited {LIMIT:?} for {what}"))
+    tokio::time::timeout(LIMIT, work)
+        .await
+        .map_err(|_| format!("waited {LIMIT:?} for {what}"))
 }
 
 impl Hold {
@@ -119,7 +123,9 @@ impl Hold {
         match &self.held {
             Held::One(guard) => guard.fencing_token().get(),
             Held::Lead(leadership) => leadership.fencing_token().get(),
-            Held::All(all) => all.get(name(at)).map_or(0, |guard| guard.fencing_token().get()),
+            Held::All(all) => all
+                .get(name(at))
+                .map_or(0, |guard| guard.fencing_token().get()),
         }
     }
 }
@@ -165,7 +171,7 @@ impl Players<'_> {
         }
     }
 
-    /// Compares a claim's answer with the verdict, and keeps what was granted.
+    /// Compares a claim's answer with the verdict, and keeps the granted hold.
     fn judge(
         &mut self,
         (who, at, style): (usize, usize, Style),
@@ -176,7 +182,10 @@ impl Players<'_> {
         match (verdict, answer) {
             (Verdict::In, Ok(held)) => {
                 let id = self.specs[at].join(who, style.mode(), label, owned);
-                let hold = Hold { held, entries: vec![(at, id)] };
+                let hold = Hold {
+                    held,
+                    entries: vec![(at, id)],
+                };
                 self.specs[at].grant(id, hold.token(at))?;
                 self.holds[who].push(hold);
                 Ok(())
@@ -184,18 +193,36 @@ impl Players<'_> {
             (Verdict::Busy, Err(e)) if e.kind() == ErrorKind::Contended => Ok(()),
             (Verdict::Invalid, Err(e)) if e.kind() == ErrorKind::Invalid => Ok(()),
             (expected, got) => {
-                let got = got.map(|held| Hold { held, entries: Vec::new() }.token(at));
-                Err(format!("expected {expected:?}, got {got:?} behind {:?}", self.specs[at].queue()))
+                let got = got.map(|held| {
+                    Hold {
+                        held,
+                        entries: Vec::new(),
+                    }
+                    .token(at)
+                });
+                Err(format!(
+                    "expected {expected:?}, got {got:?} behind {:?}",
+                    self.specs[at].queue()
+                ))
             }
         }
     }
 
     async fn attempt(&mut self, who: usize, at: usize, style: Style) -> Result<(), String> {
-        let (verdict, label) = (self.specs[at].verdict(style.mode()), self.label());
+        let verdict = self.specs[at].verdict(style.mode());
+        let label = self.label();
         let answer = if style == Style::Candidate {
-            self.stage.store(who).election(name(at)).try_campaign(label.clone()).await.map(Held::Lead)
+            self.stage
+                .store(who)
+                .election(name(at))
+                .try_campaign(label.clone())
+                .await
+                .map(Held::Lead)
         } else {
-            self.lock(who, at, style, &label).try_acquire().await.map(Held::One)
+            self.lock(who, at, style, &label)
+                .try_acquire()
+                .await
+                .map(Held::One)
         };
         self.judge((who, at, style), (&label, false), verdict, answer)
     }
@@ -203,31 +230,49 @@ impl Players<'_> {
     async fn enter(&mut self, who: usize, at: usize, style: Style) -> Result<(), String> {
         let label = self.label();
         let lock = self.lock(who, at, style, &label).owner(&self.owners[who]);
-        match (self.specs[at].entering(who, style.mode()), lock.try_acquire().await.map(Held::One)) {
+        match (
+            self.specs[at].entering(who, style.mode()),
+            lock.try_acquire().await.map(Held::One),
+        ) {
             (Entering::Shares(id), Ok(held)) => {
-                let hold = Hold { held, entries: vec![(at, id)] };
+                let hold = Hold {
+                    held,
+                    entries: vec![(at, id)],
+                };
                 let entry = self.specs[at].entry(id).ok_or("shared and gone")?;
-                ensure!(entry.token == Some(hold.token(at)), "re-entry changed the token of {entry:?}");
+                ensure!(
+                    entry.token == Some(hold.token(at)),
+                    "re-entry changed the token of {entry:?}"
+                );
                 entry.guards += 1;
                 self.holds[who].push(hold);
                 Ok(())
             }
             (Entering::Shares(id), Err(e)) => Err(format!("expected to share {id}, got {e:?}")),
-            (Entering::New(verdict), answer) => self.judge((who, at, style), (&label, true), verdict, answer),
+            (Entering::New(verdict), answer) => {
+                self.judge((who, at, style), (&label, true), verdict, answer)
+            }
         }
     }
 
     async fn wait(&mut self, who: usize, at: usize, style: Style) -> Result<(), String> {
-        let (verdict, label) = (self.specs[at].verdict(style.mode()), self.label());
+        let verdict = self.specs[at].verdict(style.mode());
+        let label = self.label();
         let task = if style == Style::Candidate {
-            let campaign = self.stage.store(who).election(name(at)).campaign(label.clone());
+            let campaign = self
+                .stage
+                .store(who)
+                .election(name(at))
+                .campaign(label.clone());
             tokio::spawn(async move { campaign.await.map(Held::Lead) })
         } else {
             let acquire = self.lock(who, at, style, &label).acquire();
             tokio::spawn(async move { acquire.await.map(Held::One) })
         };
         if verdict != Verdict::Busy {
-            let answer = in_time("an answer", task).await?.map_err(|e| format!("it panicked: {e}"))?;
+            let answer = in_time("an answer", task)
+                .await?
+                .map_err(|e| format!("it panicked: {e}"))?;
             return self.judge((who, at, style), (&label, false), verdict, answer);
         }
         let id = self.specs[at].join(who, style.mode(), &label, false);
@@ -238,10 +283,19 @@ impl Players<'_> {
     async fn all(&mut self, who: usize) -> Result<(), String> {
         let label = self.label();
         let free = |spec: &Spec| spec.queue().is_empty();
-        let answer = self.stage.store(who).label(&*label).multi_lock((0..NAMES).map(name)).try_acquire().await;
+        let answer = self
+            .stage
+            .store(who)
+            .label(&*label)
+            .multi_lock((0..NAMES).map(name))
+            .try_acquire()
+            .await;
         match (self.specs.iter().position(|spec| !free(spec)), answer) {
             (None, Ok(all)) => {
-                let mut hold = Hold { held: Held::All(all), entries: Vec::new() };
+                let mut hold = Hold {
+                    held: Held::All(all),
+                    entries: Vec::new(),
+                };
                 for at in 0..NAMES {
                     let id = self.specs[at].join(who, Style::Lock.mode(), &label, false);
                     self.specs[at].grant(id, hold.token(at))?;
@@ -252,10 +306,15 @@ impl Players<'_> {
             }
             (Some(first), Err(e)) => {
                 let said = e.name().map(|name| name.as_str().to_owned());
-                ensure!(e.kind() == ErrorKind::Contended && said == Some(name(first)), "expected {first}, got {e:?}");
+                ensure!(
+                    e.kind() == ErrorKind::Contended && said == Some(name(first)),
+                    "expected {first}, got {e:?}"
+                );
                 Ok(())
             }
-            (expected, got) => Err(format!("expected {expected:?} to be in the way, got {got:?}")),
+            (expected, got) => Err(format!(
+                "expected {expected:?} to be in the way, got {got:?}"
+            )),
         }
     }
 
@@ -264,8 +323,10 @@ impl Players<'_> {
         (n > 0).then(|| self.holds[who].remove(nth % n))
     }
 
-    /// Whether every entry of a hold is still there.
+    /// Returns whether every entry of a hold is still there.
     fn is_good(&mut self, hold: &Hold) -> bool {
-        hold.entries.iter().all(|(at, id)| self.specs[*at].entry(*id).is_some())
+        hold.entries
+            .iter()
+            .all(|(at, id)| self.specs[*at].entry(*id).is_some())
     }
 }

@@ -1,13 +1,13 @@
-//! What a program is made of, and how one is drawn.
+//! The steps of a program, and the random choice of programs.
 
 use fastrand::Rng;
-use leasehold_core::seam::Mode;
+use leasehold_core::backend::Mode;
 
-/// How many clients act, on how many names.
+/// The number of clients that act, and the number of names.
 pub(crate) const ACTORS: usize = 3;
 pub(crate) const NAMES: usize = 2;
 
-/// How a client wants a name.
+/// The primitive and the mode by which a client takes a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Style {
     /// `lock`.
@@ -16,7 +16,7 @@ pub enum Style {
     Read,
     /// `rw_lock`, to write.
     Write,
-    /// `semaphore`: so many, of so many.
+    /// `semaphore`: the number of permits to take, and the size.
     Permits(u32, u32),
     /// `election`.
     Candidate,
@@ -68,21 +68,43 @@ pub enum Op {
 impl Op {
     /// Draws one step; with `time`, one that may also let leases pass and clients die.
     pub fn draw(random: &mut Rng, time: bool) -> Op {
-        let (who, at, nth) = (random.usize(0..ACTORS), random.usize(0..NAMES), random.usize(0..4));
+        let who = random.usize(0..ACTORS);
+        let at = random.usize(0..NAMES);
+        let nth = random.usize(0..4);
         if time && random.u8(0..16) == 0 {
-            return if random.u8(0..3) < 2 { Op::Pass } else { Op::Crash { who } };
+            return if random.u8(0..3) < 2 {
+                Op::Pass
+            } else {
+                Op::Crash { who }
+            };
         }
         match random.u8(0..42) {
-            0..6 => Op::Try { who, at, style: style(random) },
-            6..14 => Op::Wait { who, at, style: style(random) },
-            14..18 => Op::Enter { who, at, style: re_entrant(random) },
+            0..6 => Op::Try {
+                who,
+                at,
+                style: style(random),
+            },
+            6..14 => Op::Wait {
+                who,
+                at,
+                style: style(random),
+            },
+            14..18 => Op::Enter {
+                who,
+                at,
+                style: re_entrant(random),
+            },
             18..19 => Op::All { who },
             19..27 => Op::Release { who, nth },
             27..30 => Op::Drop { who, nth },
             30..32 => Op::Leave { who, nth },
             32..34 => Op::Confirm { who, nth },
             34..37 => Op::Downgrade { who, nth },
-            37..40 => Op::Proclaim { who, nth, value: random.u8(..) },
+            37..40 => Op::Proclaim {
+                who,
+                nth,
+                value: random.u8(..),
+            },
             _ => Op::Evict { at, nth },
         }
     }
@@ -103,7 +125,9 @@ fn re_entrant(random: &mut Rng) -> Style {
     [Style::Lock, Style::Read, Style::Write, Style::Permits(2, 3)][random.usize(0..4)]
 }
 
-/// Draws a program of at most so many steps, which takes no time.
+/// Draws a program of at most `steps` steps, none of which lets time pass.
 pub fn program(random: &mut Rng, steps: usize) -> Vec<Op> {
-    (0..random.usize(1..=steps)).map(|_| Op::draw(random, false)).collect()
+    (0..random.usize(1..=steps))
+        .map(|_| Op::draw(random, false))
+        .collect()
 }

@@ -1,7 +1,7 @@
-//! The sequential models: one name's line, who is in, what re-entry and a downgrade make of it, and which tokens may follow
-//! which. Written without core's own admission rule, so that the two are compared.
+//! The sequential models: one name's queue, its holders, the effects of re-entry and downgrade, and
+//! the order of tokens. They do not use core's own admission rule, so that the two are compared.
 
-use leasehold_core::seam::Mode;
+use leasehold_core::backend::Mode;
 
 /// One claim in a queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -12,12 +12,12 @@ pub(crate) struct Entry {
     pub(crate) label: String,
     /// `None` while it waits.
     pub(crate) token: Option<u64>,
-    /// How many guards share it, if an owner may come in again.
+    /// The number of guards that share it, if an owner may enter again.
     pub(crate) guards: u32,
     pub(crate) owned: bool,
 }
 
-/// What must become of a claim.
+/// The required outcome of a claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     In,
@@ -25,7 +25,7 @@ pub(crate) enum Verdict {
     Invalid,
 }
 
-/// What must become of a claim by a client that may hold the name already.
+/// The required outcome of a claim by a client that may hold the name already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Entering {
     /// It shares this hold.
@@ -44,26 +44,41 @@ pub struct Spec {
 }
 
 fn conflict(a: Mode, b: Mode) -> bool {
-    !matches!((a, b), (Mode::Shared, Mode::Shared) | (Mode::Permits { .. }, Mode::Permits { .. }))
+    !matches!(
+        (a, b),
+        (Mode::Shared, Mode::Shared) | (Mode::Permits { .. }, Mode::Permits { .. })
+    )
 }
 
 fn permits(mode: Mode) -> u32 {
-    if let Mode::Permits { n, .. } = mode { n } else { 0 }
+    if let Mode::Permits { n, .. } = mode {
+        n
+    } else {
+        0
+    }
 }
 
 impl Spec {
-    /// Whether a claim of `mode` holds behind those: no claim before it conflicts, and there is room.
+    /// Returns whether a claim of `mode` holds behind `before`: no claim before it conflicts, and
+    /// there is room.
     fn is_in(before: &[Entry], mode: Mode) -> bool {
         if before.iter().any(|entry| conflict(entry.mode, mode)) {
             return false;
         }
-        let Mode::Permits { n, of } = mode else { return true };
+        let Mode::Permits { n, of } = mode else {
+            return true;
+        };
         before.iter().map(|entry| permits(entry.mode)).sum::<u32>() + n <= of
     }
 
     pub(crate) fn verdict(&self, mode: Mode) -> Verdict {
-        let counts =
-            self.queue.iter().find_map(|e| if let Mode::Permits { of, .. } = e.mode { Some(of) } else { None });
+        let counts = self.queue.iter().find_map(|e| {
+            if let Mode::Permits { of, .. } = e.mode {
+                Some(of)
+            } else {
+                None
+            }
+        });
         match (mode, counts) {
             (Mode::Permits { of, .. }, Some(theirs)) if of != theirs => Verdict::Invalid,
             _ if Spec::is_in(&self.queue, mode) => Verdict::In,
@@ -72,8 +87,14 @@ impl Spec {
     }
 
     pub(crate) fn entering(&self, who: usize, mode: Mode) -> Entering {
-        match self.queue.iter().find(|entry| entry.owned && entry.who == who) {
-            Some(held) if held.mode == mode || held.mode == Mode::Exclusive => Entering::Shares(held.id),
+        match self
+            .queue
+            .iter()
+            .find(|entry| entry.owned && entry.who == who)
+        {
+            Some(held) if held.mode == mode || held.mode == Mode::Exclusive => {
+                Entering::Shares(held.id)
+            }
             Some(_) => Entering::New(Verdict::Invalid),
             None => Entering::New(self.verdict(mode)),
         }
@@ -82,8 +103,17 @@ impl Spec {
     /// Takes the last place in the queue.
     pub(crate) fn join(&mut self, who: usize, mode: Mode, label: &str, owned: bool) -> usize {
         self.next += 1;
-        let (id, label) = (self.next, label.to_owned());
-        self.queue.push(Entry { id, who, mode, label, token: None, guards: 1, owned });
+        let id = self.next;
+        let label = label.to_owned();
+        self.queue.push(Entry {
+            id,
+            who,
+            mode,
+            label,
+            token: None,
+            guards: 1,
+            owned,
+        });
         id
     }
 
@@ -99,38 +129,59 @@ impl Spec {
         &self.queue
     }
 
-    /// Whether this entry must hold now.
+    /// Returns whether this entry must hold now.
     pub(crate) fn must_hold(&self, id: usize) -> bool {
-        self.queue.iter().position(|entry| entry.id == id).is_some_and(|at| {
-            let entry = &self.queue[at];
-            entry.token.is_some() || Spec::is_in(&self.queue[..at], entry.mode)
-        })
+        self.queue
+            .iter()
+            .position(|entry| entry.id == id)
+            .is_some_and(|at| {
+                let entry = &self.queue[at];
+                entry.token.is_some() || Spec::is_in(&self.queue[..at], entry.mode)
+            })
     }
 
-    /// The store granted this entry this token: greater than that of every conflicting grant before.
+    /// Records the token that the store granted to this entry. It must be greater than that of
+    /// every conflicting grant before.
     pub(crate) fn grant(&mut self, id: usize, token: u64) -> Result<(), String> {
         if !self.must_hold(id) {
-            return Err(format!("{id} was granted and should wait in {:?}", self.queue));
+            return Err(format!(
+                "{id} was granted and should wait in {:?}",
+                self.queue
+            ));
         }
         let granted = std::mem::take(&mut self.granted);
         let entry = self.entry(id).ok_or("granted and gone")?;
         let mode = entry.mode;
         entry.token = Some(token);
-        let later =
-            granted.iter().find(|(other, theirs)| *other >= token && (conflict(*theirs, mode) || *other == token));
+        let later = granted.iter().find(|(other, theirs)| {
+            *other >= token && (conflict(*theirs, mode) || *other == token)
+        });
         if let Some((other, theirs)) = later {
-            return Err(format!("token {token} for {mode:?} came after {other} for {theirs:?}"));
+            return Err(format!(
+                "token {token} for {mode:?} came after {other} for {theirs:?}"
+            ));
         }
         self.granted = granted;
         self.granted.push((token, mode));
         Ok(())
     }
 
-    /// What every client must see: the holders with their tokens, sorted; and who waits, in order.
+    /// The view that every client must have: the holders with their tokens, sorted, and the waiters
+    /// in order.
     pub(crate) fn view(&self) -> (Vec<(u64, String)>, Vec<String>) {
-        let mut holders: Vec<_> =
-            self.queue.iter().filter_map(|e| e.token.map(|token| (token, e.label.clone()))).collect();
+        let mut holders: Vec<_> = self
+            .queue
+            .iter()
+            .filter_map(|e| e.token.map(|token| (token, e.label.clone())))
+            .collect();
         holders.sort();
-        (holders, self.queue.iter().filter(|e| e.token.is_none()).map(|e| e.label.clone()).collect())
+        (
+            holders,
+            self.queue
+                .iter()
+                .filter(|e| e.token.is_none())
+                .map(|e| e.label.clone())
+                .collect(),
+        )
     }
 }

@@ -6,10 +6,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use leasehold_core::seam::{
-    Backend, Claim, ClaimId, Claimed, Grant, LeaseRef, Moment, Notifier, Place, Renewal, Validity, WaitPolicy, Waiting,
+use leasehold_core::backend::{
+    Backend, Claim, ClaimId, Claimed, Grant, LeaseRef, Moment, Notifier, Place, Renewal, Validity,
+    WaitPolicy, Waiting,
 };
-use leasehold_core::{Contention, FencingToken, Loss, Name, Result};
+use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Loss, Name, Result};
+use tokio::runtime::Handle;
 
 use crate::defect::Defect;
 use crate::leases::{as_said, lease};
@@ -19,11 +21,27 @@ pub(crate) struct Broken {
     pub(crate) world: Arc<World>,
     pub(crate) notifier: Notifier,
     pub(crate) session: OnceLock<Moment>,
+    /// The runtime in which it was connected.
+    runtime: Handle,
 }
 
 impl Broken {
     pub(crate) fn new(world: Arc<World>) -> Broken {
-        Broken { world, notifier: Notifier::new(), session: OnceLock::new() }
+        Broken {
+            world,
+            notifier: Notifier::new(),
+            session: OnceLock::new(),
+            runtime: Handle::current(),
+        }
+    }
+
+    /// Returns once its own runtime has done something.
+    pub(crate) async fn at_home(&self) -> Result<()> {
+        if !self.is(Defect::StaysInItsRuntime) {
+            return Ok(());
+        }
+        let gone = |_| Error::new(ErrorKind::Ambiguous, "its runtime has ended");
+        self.runtime.spawn(async {}).await.map_err(gone)
     }
 
     pub(crate) fn is(&self, defect: Defect) -> bool {
@@ -40,24 +58,36 @@ impl Broken {
 
     /// The claim as it goes to the store: its id leads the label, so that a look at the queue says whose turn it is.
     pub(crate) fn asked(&self, claim: &Claim, sent: Moment) -> Claim {
-        let mut asked = claim.clone().with_label(&format!("{} {}", claim.id, claim.label));
+        let mut asked = claim
+            .clone()
+            .with_label(&format!("{} {}", claim.id, claim.label));
         asked.name = self.encoded(&claim.name);
         asked.floor = self.believed_floor(claim).map(|floor| self.counted(floor));
         match self.world.defect {
             Some(Defect::GrantsLessThanItSays) => asked.ttl = claim.ttl * 3 / 5,
             Some(Defect::CountsFromTheClaim) => {
-                asked.ttl -= sent.since(*self.session.get_or_init(|| sent)).min(claim.ttl / 2);
+                asked.ttl -= sent
+                    .since(*self.session.get_or_init(|| sent))
+                    .min(claim.ttl / 2);
             }
             Some(Defect::TryLeavesAPlace) => asked.policy = WaitPolicy::Fair,
             Some(
-                Defect::ReadersExclude | Defect::ManyCountAsOne | Defect::CountsMayDiffer | Defect::CountsOfHoldersOnly,
+                Defect::ReadersExclude
+                | Defect::ManyCountAsOne
+                | Defect::CountsMayDiffer
+                | Defect::CountsOfHoldersOnly,
             ) => {
                 asked.mode = self.mistaken(&asked.name, claim.mode);
             }
             Some(Defect::CutsValues) => asked.label = self.cut(&asked.label),
             Some(Defect::NewIdEachTime) => asked.id = ClaimId::fresh(),
             Some(Defect::LosesTheLabel) => {
-                let first = self.world.known().iter().find(|k| k.claim.id == claim.id).map(|k| k.asked.label.clone());
+                let first = self
+                    .world
+                    .known()
+                    .iter()
+                    .find(|k| k.claim.id == claim.id)
+                    .map(|k| k.asked.label.clone());
                 asked.label = first.unwrap_or(asked.label);
             }
             _ => {}
@@ -79,9 +109,19 @@ impl Broken {
         }
         if self.is(Defect::GrantsToTheDead) && behind.is_some() {
             let queue = self.world.memory().inspect(&claim.name).await.ok()?;
-            if queue.holders.first().and_then(|e| e.token).map(FencingToken::get) != behind {
+            if queue
+                .holders
+                .first()
+                .and_then(|e| e.token)
+                .map(FencingToken::get)
+                != behind
+            {
                 let token = FencingToken::new(behind? + 1);
-                return Some(Claimed::Granted(Grant::new(Place::new(claim.id.to_string()), token, claim.ttl)));
+                return Some(Claimed::Granted(Grant::new(
+                    Place::new(claim.id.to_string()),
+                    token,
+                    claim.ttl,
+                )));
             }
         }
         None
@@ -95,17 +135,35 @@ impl Broken {
         }
         let (claim, asked, notifier) = (claim.clone(), asked.clone(), self.notifier.clone());
         let (grant, undone, behind, untold) = (None, false, None, false);
-        known.push(Known { claim, asked, notifier, sent, waits: true, grant, undone, behind, untold });
+        known.push(Known {
+            claim,
+            asked,
+            notifier,
+            sent,
+            waits: true,
+            grant,
+            undone,
+            behind,
+            who: None,
+            untold,
+        });
         true
     }
 
     pub(crate) fn with<T>(&self, id: ClaimId, work: impl FnOnce(&mut Known) -> T) -> Option<T> {
-        self.world.known().iter_mut().find(|k| k.claim.id == id).map(work)
+        self.world
+            .known()
+            .iter_mut()
+            .find(|k| k.claim.id == id)
+            .map(work)
     }
 
     pub(crate) fn forget(&self, id: ClaimId) -> Option<Known> {
         let mut known = self.world.known();
-        known.iter().position(|k| k.claim.id == id).map(|at| known.remove(at))
+        known
+            .iter()
+            .position(|k| k.claim.id == id)
+            .map(|at| known.remove(at))
     }
 
     /// What the memory store counts, which is shown as this.
@@ -123,7 +181,8 @@ impl Broken {
     }
 
     pub(crate) fn granted(&self, claim: &Claim, mut grant: Grant, sent: Moment) -> Claimed {
-        grant.token = self.mistaken_floor(claim, self.mistaken_token(claim, self.shown(grant.token)));
+        grant.token =
+            self.mistaken_floor(claim, self.mistaken_token(claim, self.shown(grant.token)));
         if self.is(Defect::GrantsLessThanItSays) || self.is(Defect::CountsFromTheClaim) {
             grant = as_said(grant, sent, claim.ttl);
         }
@@ -133,14 +192,26 @@ impl Broken {
         if self.is(Defect::SaysMoreTurns) {
             grant.turns += 5;
         }
-        self.with(claim.id, |mine| (mine.waits, mine.grant) = (false, Some(grant.clone())));
+        self.with(claim.id, |mine| {
+            (mine.waits, mine.grant) = (false, Some(grant.clone()));
+        });
         Claimed::Granted(grant)
     }
 
-    pub(crate) async fn waiting(&self, claim: &Claim, mut waiting: Waiting, is_new: bool) -> Claimed {
+    pub(crate) async fn waiting(
+        &self,
+        claim: &Claim,
+        mut waiting: Waiting,
+        is_new: bool,
+    ) -> Claimed {
         let token = waiting.who.token.map(FencingToken::get);
         self.with(claim.id, |mine| mine.behind = mine.behind.or(token));
         self.unlabel(&mut waiting.who);
+        if self.is(Defect::TellsWhoWasThere) {
+            let now = waiting.who.clone();
+            let then = self.with(claim.id, |mine| mine.who.get_or_insert(now).clone());
+            waiting.who = then.unwrap_or(waiting.who);
+        }
         if self.is(Defect::TryLeavesAPlace) && claim.policy == WaitPolicy::Try {
             return Claimed::Busy(waiting.who);
         }
@@ -164,7 +235,12 @@ impl Broken {
     pub(crate) async fn go_before_the_others(&self, claim: &Claim) {
         let memory = self.world.memory();
         let queue = memory.inspect(&claim.name).await.unwrap_or_default();
-        for id in queue.waiters.iter().filter_map(|e| id_of(e.label.as_deref()?)).filter(|id| *id != claim.id) {
+        for id in queue
+            .waiters
+            .iter()
+            .filter_map(|e| id_of(e.label.as_deref()?))
+            .filter(|id| *id != claim.id)
+        {
             if let Some(asked) = self.with(id, |other| other.asked.clone()) {
                 let _ = memory.release(&asked, None).await;
                 let _ = memory.claim(&asked).await;
@@ -182,16 +258,34 @@ impl Broken {
         if self.is(Defect::SwallowsItsNotifications) || self.is(Defect::RestsOnItsNotifications) {
             return;
         }
-        let Ok(queue) = self.world.memory().inspect(&self.encoded(name)).await else { return };
+        let Ok(queue) = self.world.memory().inspect(&self.encoded(name)).await else {
+            return;
+        };
         for holder in queue.holders {
-            let (Some(id), Some(token)) = (holder.label.as_deref().and_then(id_of), holder.token) else { continue };
-            for known in self.world.known().iter_mut().filter(|k| k.waits && k.claim.name == *name) {
+            let (Some(id), Some(token)) = (holder.label.as_deref().and_then(id_of), holder.token)
+            else {
+                continue;
+            };
+            for known in self
+                .world
+                .known()
+                .iter_mut()
+                .filter(|k| k.waits && k.claim.name == *name)
+            {
                 if known.claim.id != id && !self.is(Defect::AllWatchTheHead) {
                     continue;
                 }
-                let since = if self.is(Defect::PushCountsFromNow) { Moment::now() } else { known.sent };
+                let since = if self.is(Defect::PushCountsFromNow) {
+                    Moment::now()
+                } else {
+                    known.sent
+                };
                 let validity = Validity::since(since, known.claim.ttl);
-                let grant = Grant::new(Place::new(known.claim.id.to_string()), self.shown(token), validity);
+                let grant = Grant::new(
+                    Place::new(known.claim.id.to_string()),
+                    self.shown(token),
+                    validity,
+                );
                 (known.waits, known.grant) = (false, Some(grant.clone()));
                 known.notifier.granted(known.claim.id, grant);
             }
@@ -200,7 +294,12 @@ impl Broken {
 
     pub(crate) async fn keep_alive(&self, defect: Defect) {
         if self.is(defect) {
-            let all: Vec<LeaseRef> = self.world.known().iter().map(|k| lease(&k.asked, None)).collect();
+            let all: Vec<LeaseRef> = self
+                .world
+                .known()
+                .iter()
+                .map(|k| lease(&k.asked, None))
+                .collect();
             let _ = self.world.memory().renew(&all).await;
         }
     }
@@ -208,7 +307,13 @@ impl Broken {
     pub(crate) async fn evict_all_holders(&self, name: &Name) -> Result<bool> {
         let memory = self.world.memory();
         let mut any = false;
-        for token in memory.inspect(name).await?.holders.iter().filter_map(|e| e.token) {
+        for token in memory
+            .inspect(name)
+            .await?
+            .holders
+            .iter()
+            .filter_map(|e| e.token)
+        {
             any |= memory.evict(name, token).await?;
         }
         Ok(any)

@@ -13,6 +13,7 @@ pub(crate) enum Defect {
     EvictsByName,
     GrantsToTheDead,
     SwallowsItsNotifications,
+    StaysInItsRuntime,
     RestsOnItsNotifications,
     NeverSaysLost,
     RevivesTheLost,
@@ -57,6 +58,7 @@ pub(crate) enum Defect {
     SaysMoreTurns,
     WaitersAreNotRenewed,
     WaitersAreNotKept,
+    TellsWhoWasThere,
     LastFirstAfterADeath,
     CutsNames,
     CountsOfHoldersOnly,
@@ -220,6 +222,8 @@ sentences! {
         => "waiting/keeps_its_place", "kept by renewing is passed|by renewing";
     WaitersAreNotKept: "a waiting place that is claimed again is looked at and not extended"
         => "waiting/keeps_its_place", "kept by claiming again is passed";
+    TellsWhoWasThere: "a waiter that asks again is told who held the lock when it came"
+        => "waiting/names_the_holder_at_its_deadline", "the second";
     LastFirstAfterADeath: "after an expiry, and only then, the newest waiter is first"
         => "waiting/is_in_order_after_a_death", "left == right";
     CutsNames: "names are cut at 300 bytes"
@@ -264,6 +268,12 @@ sentences! {
         => "floor/raises_one_of_several", "raised to one token";
     RaiseForgetsThoseWhoWait: "a raise reaches those who come, and not those who stand in a queue"
         => "floor/is_raised_for_those_who_wait", "of who waited, after";
+    StaysInItsRuntime: "the client works only as long as the runtime is driven in which it was connected"
+        => "runtimes/another_goes_on_after_an_end", "a new lock";
+    StaysInItsRuntime: "the client works only as long as the runtime is driven in which it was connected"
+        => "runtimes/another_goes_on_beside_one_not_driven", "a new lock";
+    StaysInItsRuntime: "the client works only as long as the runtime is driven in which it was connected"
+        => "runtimes/another_goes_on_beside_a_blocked_one", "a new lock";
     RaiseLowers: "the last raise counts, whatever was raised before"
         => "floor/is_raised_for_all_names", "the mark says what was raised";
     MarksTheFirstTurn: "the mark is the first token of the last grant, without its turns"

@@ -1,11 +1,12 @@
 //! The verbs of a client that makes one mistake.
 
+use leasehold_core::backend::{Raises, TokenFloor};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use leasehold_core::seam::{
-    Backend, Claim, Claimed, ClaimedAll, Grant, LeaseRef, Mode, Moment, Notifier, Place, Renewal, Subscription,
-    async_trait,
+use leasehold_core::backend::{
+    Backend, Claim, Claimed, ClaimedAll, Grant, LeaseRef, Mode, Moment, Notifier, Place, Renewal,
+    Subscription, async_trait,
 };
 use leasehold_core::{Fencing, FencingToken, Guarantees, LockQueue, Loss, Name, Result};
 
@@ -20,6 +21,7 @@ const HOURS: Duration = Duration::from_secs(7200);
 #[deny(clippy::missing_trait_methods)]
 impl Backend for Broken {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
+        self.at_home().await?;
         self.keep_alive(Defect::WaitsForTheDead).await;
         if let Some(answer) = self.unasked(claim).await {
             return Ok(answer);
@@ -39,7 +41,12 @@ impl Backend for Broken {
             self.serve(&claim.name).await;
         }
         let is_new = self.remember(claim, &asked, sent);
-        let answer = self.world.memory().claim(&asked).await.inspect_err(|_| drop(self.forget(claim.id)))?;
+        let answer = self
+            .world
+            .memory()
+            .claim(&asked)
+            .await
+            .inspect_err(|_| drop(self.forget(claim.id)))?;
         if downgrades && !self.is(Defect::DowngradeNotifiesNoWaiter) {
             self.serve(&claim.name).await;
         }
@@ -64,10 +71,14 @@ impl Backend for Broken {
     }
 
     async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
+        self.at_home().await?;
         self.keep_alive(Defect::WaitsForTheDead).await;
         self.keep_alive(Defect::RenewsTheForgotten).await;
         if self.is(Defect::PretendsToRenew) {
-            return Ok(leases.iter().map(|t| Renewal::Renewed(t.claim.ttl.into())).collect());
+            return Ok(leases
+                .iter()
+                .map(|t| Renewal::Renewed(t.claim.ttl.into()))
+                .collect());
         }
         let sent = Moment::now();
         let mut asked = Vec::new();
@@ -120,7 +131,12 @@ impl Backend for Broken {
         Ok(())
     }
 
-    async fn release_after(&self, claim: &Claim, place: Option<&Place>, rest: Duration) -> Result<()> {
+    async fn release_after(
+        &self,
+        claim: &Claim,
+        place: Option<&Place>,
+        rest: Duration,
+    ) -> Result<()> {
         self.lapse(claim, place, rest).await
     }
 
@@ -151,28 +167,36 @@ impl Backend for Broken {
         };
         if evicted && self.is(Defect::ForgetsEarlyEvictions) {
             let unaware = |k: &&mut Known| k.claim.name == *name && k.grant.is_none();
-            self.world.known().iter_mut().filter(unaware).for_each(|k| k.untold = true);
+            self.world
+                .known()
+                .iter_mut()
+                .filter(unaware)
+                .for_each(|k| k.untold = true);
         }
-        let owns =
-            |grant: &Grant| (grant.token.get()..grant.token.get() + u64::from(grant.turns)).contains(&token.get());
+        let owns = |grant: &Grant| {
+            (grant.token.get()..grant.token.get() + u64::from(grant.turns)).contains(&token.get())
+        };
         let holds = |k: &&Known| k.claim.name == *name && k.grant.as_ref().is_some_and(owns);
         if evicted && !self.is(Defect::NeverSaysLost) {
-            self.world.known().iter().filter(holds).for_each(|k| k.notifier.lost(k.claim.id, Loss::Evicted));
+            self.world
+                .known()
+                .iter()
+                .filter(holds)
+                .for_each(|k| k.notifier.lost(k.claim.id, Loss::Evicted));
         }
         self.serve(name).await;
         Ok(evicted)
     }
 
-    async fn mark(&self) -> Result<FencingToken> {
-        self.mark_of_it().await
-    }
-
-    async fn raise(&self, number: FencingToken) -> Result<()> {
-        self.raise_it(number).await
-    }
-
     fn guarantees(&self) -> Guarantees {
-        self.world.memory().guarantees().fencing(Fencing::SurvivesDataLoss)
+        self.world
+            .memory()
+            .guarantees()
+            .with_fencing(Fencing::SurvivesDataLoss)
+    }
+
+    fn token_floor(&self) -> Option<&dyn TokenFloor> {
+        Some(self)
     }
 
     fn notifier(&self) -> Option<&Notifier> {
@@ -183,11 +207,26 @@ impl Backend for Broken {
         Subscription::none()
     }
 
-    fn clock(&self) -> leasehold_core::seam::Clock {
+    fn clock(&self) -> leasehold_core::backend::Clock {
         self.world.memory().clock()
     }
 
     async fn close(&self) -> Result<()> {
         Ok(())
+    }
+}
+
+#[async_trait]
+impl TokenFloor for Broken {
+    fn raises(&self) -> Raises {
+        self.world.memory().raises()
+    }
+
+    async fn mark(&self) -> Result<FencingToken> {
+        self.mark_of_it().await
+    }
+
+    async fn raise(&self, number: FencingToken) -> Result<()> {
+        self.raise_it(number).await
     }
 }

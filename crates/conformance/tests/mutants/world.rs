@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use leasehold_conformance::{Capabilities, FencedResource, Harness, Need};
-use leasehold_core::seam::{Backend, Claim, ClaimId, Grant, Moment, Notifier, async_trait};
-use leasehold_core::{Fenced, Result};
+use leasehold_core::backend::{Backend, Claim, ClaimId, Grant, Moment, Notifier, async_trait};
+use leasehold_core::{Contention, Fenced, Result};
 use leasehold_memory::Memory;
 
 use crate::broken::Broken;
@@ -40,6 +40,8 @@ pub(crate) struct Known {
     pub(crate) undone: bool,
     /// The holder's token when it took its place.
     pub(crate) behind: Option<u64>,
+    /// What was known of the holder then.
+    pub(crate) who: Option<Contention>,
     /// It was evicted before it was granted to any client's knowledge.
     pub(crate) untold: bool,
 }
@@ -73,7 +75,11 @@ impl World {
 
     /// What a sound store adds to the counter so that tokens rise after its data is gone.
     pub(crate) fn floor(&self) -> u64 {
-        if self.is(Defect::RestartsItsCounter) { 0 } else { self.wipes.load(Ordering::Relaxed) * 1_000_000 }
+        if self.is(Defect::RestartsItsCounter) {
+            0
+        } else {
+            self.wipes.load(Ordering::Relaxed) * 1_000_000
+        }
     }
 }
 
@@ -96,7 +102,15 @@ impl Harness for Harnessed {
 
     fn capabilities(&self) -> Capabilities {
         use Need::{Contents, DeleteHolder, Fence, Footprint, Private, PushedWake, Wipe};
-        let able = [Private, Fence, DeleteHolder, Footprint, Contents, Wipe, PushedWake];
+        let able = [
+            Private,
+            Fence,
+            DeleteHolder,
+            Footprint,
+            Contents,
+            Wipe,
+            PushedWake,
+        ];
         Capabilities::new(&able, "not needed to judge mistakes")
     }
 
@@ -105,7 +119,10 @@ impl Harness for Harnessed {
     }
 
     async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {
-        (self.client().await, Arc::new(Resource(self.0.clone(), AtomicU64::new(0))))
+        (
+            self.client().await,
+            Arc::new(Resource(self.0.clone(), AtomicU64::new(0))),
+        )
     }
 
     async fn delete_holder(&self, full_name: &str) {
@@ -137,7 +154,13 @@ impl FencedResource for Resource {
         let write = || self.1.fetch_add(1, Ordering::Relaxed);
         let believes = self.0.is(Defect::FenceBelieves) && by.is_valid();
         let ends_alike = self.0.is(Defect::FenceGoesByTheEnd) && {
-            let last = by.full_name().as_str().rsplit('/').next().unwrap_or_default().to_owned();
+            let last = by
+                .full_name()
+                .as_str()
+                .rsplit('/')
+                .next()
+                .unwrap_or_default()
+                .to_owned();
             let held = memory.list("", None, usize::MAX).await?;
             held.iter().any(|name| name.as_str().ends_with(&last))
         };
@@ -145,6 +168,7 @@ impl FencedResource for Resource {
             write();
             return Ok(true);
         }
+        by.check_condition()?;
         Ok(memory.while_held(by, write).is_some())
     }
 

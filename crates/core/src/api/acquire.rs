@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use crate::api::guard::Guard;
-use crate::seam::error::Result;
+use crate::backend::error::Result;
 
 /// An acquire under way: a future that resolves with the guard.
 ///
@@ -14,8 +14,11 @@ use crate::seam::error::Result;
 /// selected and dropped anywhere.
 ///
 /// **Poll it or drop it.** A future that is kept and not polled, for example beside a `select!`
-/// that took another branch, keeps its place in the queue. When the lock becomes free, that place
-/// keeps it from all other clients until the future is polled or dropped.
+/// that took another branch, keeps its place in the queue. When the lock becomes free, it keeps it
+/// from all other clients until it is polled or dropped, but for no longer than about one TTL, or
+/// [`max_hold`](crate::Options::max_hold), or soon after its own deadline. Then the lock is given
+/// back, with an event of level `WARN`. If the future is polled after that, it waits anew, at the end
+/// of the queue, or has [timed out](crate::ErrorKind::TimedOut).
 ///
 /// # Cancel safety
 ///
@@ -39,8 +42,9 @@ use crate::seam::error::Result;
 pub struct Acquire<G = Guard>(Pin<Box<dyn Future<Output = Result<G>> + Send>>);
 
 impl<G> Acquire<G> {
-    /// What is started begins with `consume_budget`: a loop of tries that are refused without any request lets other tasks run.
-    /// To do it here would hold `acquisition` twice, which is most of what an acquire allocates.
+    /// Boxes the future of an acquisition. Each caller's future begins with `consume_budget`, so
+    /// that a loop of tries that are refused without any request lets other tasks run. An async
+    /// wrapper here would hold `acquisition` twice, and it is most of what an acquire allocates.
     pub(crate) fn new(acquisition: impl Future<Output = Result<G>> + Send + 'static) -> Acquire<G> {
         Acquire(Box::pin(acquisition))
     }

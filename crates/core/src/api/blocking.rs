@@ -10,9 +10,9 @@ use tokio::sync::oneshot;
 
 use crate::api::held::view_methods;
 use crate::api::options::options;
-use crate::seam::error::{Error, ErrorKind, Result};
-use crate::seam::loss::Loss;
-use crate::seam::name::Name;
+use crate::backend::error::{Error, ErrorKind, Result};
+use crate::backend::loss::Loss;
+use crate::backend::name::Name;
 use crate::support::thread::OwnThread;
 
 /// A [`Store`](crate::Store) for code without async.
@@ -60,10 +60,12 @@ impl Store {
     /// # Errors
     ///
     /// The error of `make`; [`Unsupported`](crate::ErrorKind::Unsupported) inside of an async
-    /// runtime; [`Internal`](crate::ErrorKind::Internal) if no thread can be started.
-    pub fn open(make: impl Future<Output = Result<crate::Store>> + Send + 'static) -> Result<Store> {
+    /// runtime; [`Unavailable`](crate::ErrorKind::Unavailable) if no thread can be started.
+    pub fn open(
+        make: impl IntoFuture<Output = Result<crate::Store>, IntoFuture: Send + 'static>,
+    ) -> Result<Store> {
         refuse_inside_a_runtime()?;
-        let (thread, store) = OwnThread::start_and_wait(make)?;
+        let (thread, store) = OwnThread::start_and_wait(make.into_future())?;
         Ok(Store(Arc::new(Inner { store, thread })))
     }
 
@@ -81,7 +83,10 @@ impl Store {
     /// Any lock of this store without async: a side of an [`RwLock`](crate::RwLock), permits of a
     /// [`Semaphore`](crate::Semaphore).
     pub fn wrap(&self, lock: crate::Lock) -> Lock {
-        Lock { store: self.clone(), lock }
+        Lock {
+            store: self.clone(),
+            lock,
+        }
     }
 
     /// Runs a future of the async types on the store's thread, and waits for its result.
@@ -90,12 +95,22 @@ impl Store {
     ///
     /// The error of the future; [`Unsupported`](crate::ErrorKind::Unsupported) inside of an async
     /// runtime; [`Internal`](crate::ErrorKind::Internal) if the future panics.
-    pub fn wait<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    pub fn wait<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
         refuse_inside_a_runtime()?;
         let (done_here, done) = oneshot::channel();
-        self.0.thread.handle.spawn(async move { drop(done_here.send(work.await)) });
-        done.blocking_recv()
-            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "it panicked on the store's thread")))
+        self.0
+            .thread
+            .handle
+            .spawn(async move { drop(done_here.send(work.await)) });
+        done.blocking_recv().unwrap_or_else(|_| {
+            Err(Error::new(
+                ErrorKind::Internal,
+                "it panicked on the store's thread",
+            ))
+        })
     }
 
     /// Releases what this client holds and ends it, waiting at most `limit` for the releases:
@@ -114,7 +129,7 @@ impl fmt::Debug for Store {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // The releases of guards that were dropped just now are still on their way.
+        // The thread waits for the releases of guards that were dropped just before.
         let ended = self.store.scope.client.keeper_stopped();
         self.thread.outlive(ended);
     }
@@ -158,7 +173,10 @@ impl Lock {
     }
 
     fn take(&self, acquire: crate::Acquire) -> Result<Guard> {
-        self.store.wait(acquire).map(|guard| Guard { guard, store: self.store.clone() })
+        self.store.wait(acquire).map(|guard| Guard {
+            guard,
+            store: self.store.clone(),
+        })
     }
 }
 

@@ -11,8 +11,8 @@ use crate::api::guard::Guard;
 use crate::api::held::Held;
 use crate::api::lock::Lock;
 use crate::api::semaphore::Semaphore;
-use crate::seam::error::Result;
-use crate::seam::name::Name;
+use crate::backend::error::Result;
+use crate::backend::name::Name;
 
 /// A lock behind a trait object, for libraries that need some lock: `Arc<dyn DistributedLock>`.
 ///
@@ -26,41 +26,56 @@ use crate::seam::name::Name;
 ///
 /// # Examples
 ///
-/// A mock that refuses, to test what becomes of a skipped job:
+/// A mock for the test of a job: the lock is free, or another client holds it.
 ///
 /// ```
 /// use std::time::Duration;
-/// use leasehold_core::seam::async_trait;
-/// use leasehold_core::{Contention, DistributedLock, Error, Guard, Name, Result};
+/// use leasehold_core::backend::async_trait;
+/// use leasehold_core::{Contention, DistributedLock, Error, FencingToken, Guard, Name, Result};
 ///
 /// #[derive(Debug)]
-/// struct Held(Name);
+/// struct Mock {
+///     name: Name,
+///     is_free: bool,
+/// }
 ///
 /// #[async_trait]
-/// impl DistributedLock for Held {
+/// impl DistributedLock for Mock {
 ///     fn name(&self) -> &Name {
-///         &self.0
+///         &self.name
 ///     }
 ///     async fn acquire(&self) -> Result<Guard> {
-///         std::future::pending().await
+///         self.try_acquire().await
 ///     }
 ///     async fn try_acquire(&self) -> Result<Guard> {
-///         Err(Error::contended(Contention::by("web-1")).with_name(&self.0))
+///         if !self.is_free {
+///             return Err(Error::contended(Contention::by("web-1")).with_name(&self.name));
+///         }
+///         let (guard, _hold) = Guard::for_tests(self.name.clone(), FencingToken::new(7));
+///         Ok(guard)
 ///     }
 ///     async fn acquire_timeout(&self, _wait: Duration) -> Result<Guard> {
-///         Err(Error::timed_out(Contention::by("web-1")).with_name(&self.0))
+///         self.try_acquire().await
 ///     }
 /// }
 ///
-/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// let lock: &dyn DistributedLock = &Held("nightly".into());
-/// let holder = lock.try_acquire().await.unwrap_err().into_contention().unwrap();
-/// assert_eq!(holder.label.as_deref(), Some("web-1"));
+/// /// The job: it returns the token with which it has written, or `None` if it was skipped.
+/// async fn nightly(lock: &dyn DistributedLock) -> Result<Option<FencingToken>> {
+///     match lock.try_acquire().await {
+///         Ok(guard) => guard.run(async |held| Some(held.fencing_token())).await,
+///         Err(e) if e.is_contended() => Ok(None),
+///         Err(e) => Err(e),
+///     }
+/// }
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// let lock = |is_free| Mock { name: "nightly".into(), is_free };
+/// assert_eq!(nightly(&lock(true)).await.unwrap(), Some(FencingToken::new(7)));
+/// assert_eq!(nightly(&lock(false)).await.unwrap(), None);
 /// # });
 /// ```
 ///
-/// A mock that grants forwards to a lock of the memory store, and loses its guard by
-/// [`Store::evict`](crate::Store::evict).
+/// [`Guard::for_tests`] also returns a [`TestHold`](crate::TestHold), with which the test ends the hold.
 #[async_trait]
 #[auto_impl(&, Box, Arc)]
 pub trait DistributedLock: Send + Sync + Debug {

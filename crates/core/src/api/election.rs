@@ -1,7 +1,7 @@
 //! Leader election: a thin layer over an exclusive claim that has the candidate's value in place of a label.
 //!
-//! An election is an exclusive lock whose label is a value that others read. So it needs nothing
-//! from a store that a lock does not need, and has the same guarantees.
+//! An election is an exclusive lock whose label is a value that others read. It needs nothing from
+//! a store that a lock does not need, and has the same guarantees.
 
 use std::fmt;
 use std::future::Future;
@@ -15,11 +15,11 @@ use crate::api::held::{Held, view_methods};
 use crate::api::lock::{Lock, checked_value};
 use crate::api::observer::Observer;
 use crate::api::options::options;
+use crate::backend::error::Result;
+use crate::backend::name::Name;
+use crate::backend::queue::LockQueue;
+use crate::backend::token::FencingToken;
 use crate::engine::wait::Wait;
-use crate::seam::error::Result;
-use crate::seam::name::Name;
-use crate::seam::queue::LockQueue;
-use crate::seam::token::FencingToken;
 
 /// A leader election: one candidate leads at a time, and publishes a value, such as its address.
 ///
@@ -94,7 +94,11 @@ impl Election {
 
     /// Waits to lead, at most for `wait`. For errors and cancel safety see
     /// [`Lock::acquire_timeout`](crate::Lock::acquire_timeout).
-    pub fn campaign_timeout(&self, value: impl Into<String>, wait: Duration) -> Acquire<Leadership> {
+    pub fn campaign_timeout(
+        &self,
+        value: impl Into<String>,
+        wait: Duration,
+    ) -> Acquire<Leadership> {
         self.start(value.into(), Wait::For(wait))
     }
 
@@ -126,7 +130,11 @@ impl Election {
     /// }
     /// # }
     /// ```
-    pub fn run<T, F, B, V>(&self, value: V, body: B) -> impl Future<Output = Result<T>> + use<T, F, B, V>
+    pub fn run<T, F, B, V>(
+        &self,
+        value: V,
+        body: B,
+    ) -> impl Future<Output = Result<T>> + use<T, F, B, V>
     where
         V: Into<String>,
         B: FnOnce(Held) -> F,
@@ -198,7 +206,10 @@ impl Election {
         let lock = self.0.with_value(value);
         Acquire::new(async move {
             consume_budget().await;
-            lock.enter(wait).await.map(Leadership).map_err(|e| e.with_name(lock.name()))
+            lock.enter(wait)
+                .await
+                .map(Leadership)
+                .map_err(|e| e.with_name(lock.name()))
         })
     }
 }
@@ -220,17 +231,24 @@ pub struct Leader {
 }
 
 impl Leader {
-    /// The first holder. Another tool's entry has no token of ours, and is no leader.
+    /// Returns the first holder as the leader. The entry of another tool has no token, and is no
+    /// leader.
     pub(crate) fn of(queue: LockQueue) -> Option<Leader> {
-        let first = queue.holders.into_iter().find(|entry| entry.token.is_some())?;
-        Some(Leader { value: first.label.unwrap_or_default(), token: first.token? })
+        let first = queue
+            .holders
+            .into_iter()
+            .find(|entry| entry.token.is_some())?;
+        Some(Leader {
+            value: first.label.unwrap_or_default(),
+            token: first.token?,
+        })
     }
 }
 
 /// The leadership of one election: a guard with a value. Dropping it resigns in the background.
 ///
-/// What [`Guard`](crate::Guard) says about validity, loss and the end of a program applies here
-/// too.
+/// The documentation of [`Guard`](crate::Guard) about validity, loss and the end of a program
+/// applies here too.
 #[must_use = "dropping the leadership resigns; bind it to a name, not to `_`"]
 pub struct Leadership(Guard);
 

@@ -1,11 +1,11 @@
-//! Where the token is spent, in memory: a value that refuses a stale writer.
+//! The check of the token for a resource in memory: a value that refuses a stale writer.
 //!
 //! A token protects only if the resource compares it. Most resources do that in their own language,
 //! such as a `WHERE` clause. For a value in memory, this is the comparison.
 
 use crate::api::lease::Fenced;
-use crate::seam::error::{Error, ErrorKind};
-use crate::seam::token::FencingToken;
+use crate::backend::error::{Error, ErrorKind};
+use crate::backend::token::FencingToken;
 use crate::support::locked;
 use crate::support::sync::Mutex;
 
@@ -37,7 +37,9 @@ pub struct FenceGate<T> {
 impl<T> FenceGate<T> {
     /// Makes a gate that has seen no token: it accepts any first writer.
     pub const fn new(value: T) -> FenceGate<T> {
-        FenceGate { inner: Mutex::new((None, value)) }
+        FenceGate {
+            inner: Mutex::new((None, value)),
+        }
     }
 
     /// Makes a gate that has seen `token` already: for a value that was loaded together with its
@@ -52,7 +54,9 @@ impl<T> FenceGate<T> {
     /// assert!(gate.write_with(FencingToken::new(6), |value| *value = "stale").is_err());
     /// ```
     pub const fn with_token(value: T, token: FencingToken) -> FenceGate<T> {
-        FenceGate { inner: Mutex::new((Some(token), value)) }
+        FenceGate {
+            inner: Mutex::new((Some(token), value)),
+        }
     }
 
     /// Lets `by` write, unless a greater token has been seen.
@@ -88,7 +92,11 @@ impl<T> FenceGate<T> {
     /// assert_eq!(stale.seen, FencingToken::new(2));
     /// assert_eq!(gate.read(|n| *n), 20);
     /// ```
-    pub fn write_with<R>(&self, token: FencingToken, write: impl FnOnce(&mut T) -> R) -> Result<R, Stale> {
+    pub fn write_with<R>(
+        &self,
+        token: FencingToken,
+        write: impl FnOnce(&mut T) -> R,
+    ) -> Result<R, Stale> {
         let (seen, value) = &mut *locked(&self.inner);
         match *seen {
             Some(seen) if token < seen => Err(Stale { token, seen }),
@@ -112,8 +120,8 @@ impl<T> FenceGate<T> {
 
 /// A write was refused, because a later holder has written already.
 ///
-/// It converts into an [`Error`](crate::Error) of kind [`Lost`](crate::ErrorKind::Lost), so `?`
-/// works in functions that return that.
+/// It converts into an [`Error`](crate::Error) of kind [`Stale`](crate::ErrorKind::Stale), so
+/// `?` works in functions that return that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("token {token} is stale: {seen} has written already")]
 #[non_exhaustive]
@@ -126,7 +134,7 @@ pub struct Stale {
 
 impl From<Stale> for Error {
     fn from(stale: Stale) -> Error {
-        Error::new(ErrorKind::Lost, stale.to_string())
+        Error::new(ErrorKind::Stale, stale.to_string())
     }
 }
 
@@ -141,10 +149,16 @@ mod tests {
         assert_eq!(gate.write_with(token(7), |rows| rows.push("a")), Ok(()));
         assert_eq!(gate.write_with(token(7), |rows| rows.push("b")), Ok(()));
         let stale = gate.write_with(token(6), |rows| rows.push("c"));
-        assert_eq!(stale, Err(Stale { token: token(6), seen: token(7) }));
+        assert_eq!(
+            stale,
+            Err(Stale {
+                token: token(6),
+                seen: token(7)
+            })
+        );
         assert_eq!(gate.read(Vec::clone), ["a", "b"]);
         assert_eq!(gate.seen(), Some(token(7)));
-        assert_eq!(Error::from(stale.unwrap_err()).kind(), ErrorKind::Lost);
+        assert_eq!(Error::from(stale.unwrap_err()).kind(), ErrorKind::Stale);
     }
 
     #[test]

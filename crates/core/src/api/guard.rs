@@ -3,18 +3,19 @@
 //! The type is not `Clone`, so that its drop is the release. Views can be cloned and release
 //! nothing.
 //!
-//! Drop cannot wait, cannot fail, and may run outside of a runtime or during a panic. So it only
-//! leaves a note for the keeper, which releases in the background. `release` exists beside it
-//! because only an explicit call can say whether the section was protected to its end.
+//! Drop cannot wait, cannot fail, and may run outside of a runtime or during a panic. Therefore it
+//! only queues the release for the keeper, which sends it in the background. `release` exists
+//! beside it because only an explicit call can say whether the section was protected to its end.
 
 use std::fmt;
 use std::future::Future;
 
 use crate::api::held::{Held, view_methods};
+use crate::backend::claim::Mode;
+use crate::backend::clock::Moment;
+use crate::backend::error::{Error, ErrorKind, Result};
+use crate::backend::loss::Lost;
 use crate::engine::hold::{Hold, Share};
-use crate::seam::claim::Mode;
-use crate::seam::error::{Error, ErrorKind, Result};
-use crate::seam::loss::Lost;
 
 /// A held lock. While it lives, it renews its lease; [`release`](crate::Guard::release) or drop
 /// releases the lock.
@@ -147,37 +148,43 @@ impl Guard {
         if matches!(before, Mode::Permits { .. }) {
             return invalid("a semaphore's permits cannot be shared");
         }
-        // First of all no task of this owner enters to write any more: those that did before are counted.
+        // From now on no task of this owner can enter to write; tasks that entered before are
+        // counted below.
         state.count_as_shared(true);
         if before == Mode::Exclusive && state.guards() > 1 {
             state.count_as_shared(false);
             return invalid("other guards of this owner count on an exclusive hold");
         }
-        // Nor does another task of this process take an exclusive turn of it.
+        // No other task of this process can take an exclusive turn of the claim either.
         drop(self.0.take_turn());
         let done = self.hold().claim_again().await;
-        if done.as_ref().is_err_and(|e| !e.kind().may_have_been_executed()) {
+        if done
+            .as_ref()
+            .is_err_and(|e| !e.kind().may_have_been_executed())
+        {
             state.count_as_shared(before == Mode::Shared);
         }
         done
     }
 
-    /// Releases the lock, and waits for the answer of the store, at most five seconds.
+    /// Releases the lock, and waits for the answer of the store, at most two seconds.
     ///
     /// The result says whether the section was protected to its end, which drop cannot say. The
-    /// next waiter gets the lock at once.
+    /// next waiter gets the lock at once. A request that fails is repeated for two seconds, as long
+    /// as the lease is good: a connection that breaks just then is no error. A store that does not
+    /// answer is waited for for two seconds.
     ///
     /// The release of a re-entered hold that other guards share takes effect with the last of them.
     /// The release of a hold within its [`min_hold`](crate::Lock::min_hold) takes effect when that
-    /// is over. Of a [`fast`](crate::Lock::fast) lock, another task of this process may get the
-    /// turn without a request.
+    /// is over. If the lock is [`fast`](crate::Lock::fast), another task of this process may get
+    /// the turn without a request.
     ///
     /// # Errors
     ///
     /// - [`Lost`](crate::ErrorKind::Lost): the lock was lost before, so another client may have
     ///   been inside the section.
-    /// - Any other error: the lock was held up to now, but the store did not confirm the release.
-    ///   It is retried in the background.
+    /// - Any other error: the lock was held up to now, but the store did not confirm the release in
+    ///   that time. It is retried in the background until the lease has run out.
     ///
     /// # Cancel safety
     ///
@@ -196,7 +203,12 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     pub async fn release(self) -> Result<()> {
-        self.0.release().await
+        let again_until = self.hold().client.release_again_until();
+        self.release_until(again_until).await
+    }
+
+    pub(crate) async fn release_until(self, again_until: Moment) -> Result<()> {
+        self.0.release(again_until).await
     }
 
     /// Runs `body` while the lock is held, and releases it afterwards.
@@ -229,13 +241,19 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     pub async fn run<T, F: Future<Output = T>>(self, body: impl FnOnce(Held) -> F) -> Result<T> {
+        let held = self.view();
         let name = self.name().clone();
-        run(self.lost(), body(self.view()), self.release()).await.map_err(|e| e.with_name(&name))
+        let lost = self.lost();
+        let ran = run(lost, body(held.clone()), self.release()).await;
+        ran.map_err(|e| match e.loss() {
+            Some(loss) => held.0.lost(loss),
+            None => e.with_name(&name),
+        })
     }
 }
 
-/// Runs a body until it ends or the hold is lost; then the body is dropped at its current await. A loss is an error, a release
-/// that fails otherwise is none.
+/// Runs a body until it ends or the hold is lost; on a loss the body is dropped at its current
+/// await. A loss is an error; any other failure of the release is not.
 pub(crate) async fn run<T>(
     lost: Lost,
     body: impl Future<Output = T>,

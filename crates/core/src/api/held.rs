@@ -1,4 +1,4 @@
-//! What a guard and its views have in common: the methods that check a hold.
+//! The methods that a guard and its views have in common: those that check a hold.
 //!
 //! A view and a guard answer the same questions, by the same code. The difference is only that the
 //! drop of a guard releases.
@@ -6,8 +6,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::backend::loss::Lost;
 use crate::engine::hold::Hold;
-use crate::seam::loss::Lost;
 
 /// A view of a hold: it can be checked, and has the token, but releases nothing.
 ///
@@ -31,7 +31,8 @@ use crate::seam::loss::Lost;
 #[derive(Clone)]
 pub struct Held(pub(crate) Hold);
 
-/// The methods of a view, inherent on every type that has a hold, given where its `Hold` is.
+/// Implements the methods of a view as inherent ones on a type that has a hold, given the place of
+/// its `Hold`.
 macro_rules! view_methods {
     ($type:ty, $($hold:tt)*) => {
         impl $type {
@@ -48,14 +49,14 @@ macro_rules! view_methods {
                 self$($hold)*.token
             }
 
-            /// Whether this client can prove, at this instant, that it holds the lock.
+            /// Returns whether this client can prove, at this instant, that it holds the lock.
             ///
-            /// It is computed now, from a clock that counts suspend, and sends nothing. So it is
-            /// correct also in a task that did not run for long, and in a process that was stopped.
-            /// It is cheap: one reading of the clock.
+            /// It is computed now, from a clock that counts suspend, and sends nothing. It is
+            /// therefore correct also in a task that did not run for long, and in a process that
+            /// was stopped. It is cheap: one reading of the clock.
             ///
-            /// A pause right after it returns is beyond any lock. What protects the data then is
-            /// the token, compared by the resource.
+            /// No lock can cover a pause right after it returns. The token, compared by the
+            /// resource, protects the data then.
             ///
             /// # Examples
             ///
@@ -74,8 +75,8 @@ macro_rules! view_methods {
                 self$($hold)*.loss().is_none()
             }
 
-            /// How much longer the hold is valid if no renewal succeeds; zero when it is not valid
-            /// any more.
+            /// The time for which the hold stays valid if no renewal succeeds; zero when it is not
+            /// valid any more.
             ///
             /// It jumps up with each successful renewal. Use it to decide whether a step of known
             /// length fits.
@@ -95,13 +96,37 @@ macro_rules! view_methods {
                 self$($hold)*.time_left()
             }
 
+            /// The TTL of the lease that the store granted, as it said last.
+            ///
+            /// It is less than the option [`ttl`](crate::Options::ttl) where the store has a longest
+            /// lease ([`Guarantees::max_ttl`](crate::Guarantees)), and more where it rounds up. It may
+            /// change with a renewal: a server may come to other terms. Plan by it what has to be done
+            /// within a lease, such as the end of a child process.
+            ///
+            /// # Examples
+            ///
+            /// ```no_run
+            /// # async fn example(store: leasehold_core::Store) -> leasehold_core::Result<()> {
+            /// use std::time::Duration;
+            ///
+            /// let guard = store.lock("nightly").ttl(Duration::from_secs(3600)).acquire().await?;
+            /// // A ZooKeeper server as it is shipped grants 40 s.
+            /// let warn_before_the_end = guard.granted_ttl() / 10;
+            /// # let _ = warn_before_the_end;
+            /// # Ok(()) }
+            /// ```
+            pub fn granted_ttl(&self) -> std::time::Duration {
+                self$($hold)*.state.ttl()
+            }
+
             /// Returns an error if the hold is not valid any more: [`is_valid`](Self::is_valid) for
             /// code that uses `?`.
             ///
             /// # Errors
             ///
             /// [`Lost`](crate::ErrorKind::Lost), with the reason in
-            /// [`Error::loss`](crate::Error::loss).
+            /// [`Error::loss`](crate::Error::loss). If its lease ran out, the source is what the
+            /// latest renewal failed with.
             pub fn check(&self) -> crate::Result<()> {
                 self$($hold)*.verdict()
             }
@@ -135,6 +160,9 @@ macro_rules! view_methods {
             fn remaining(&self) -> std::time::Duration {
                 self$($hold)*.time_left()
             }
+            fn granted_ttl(&self) -> std::time::Duration {
+                self$($hold)*.state.ttl()
+            }
             fn lost(&self) -> crate::Lost {
                 self$($hold)*.watch()
             }
@@ -150,8 +178,11 @@ macro_rules! view_methods {
             fn full_name(&self) -> &crate::Name {
                 &self$($hold)*.state.claim.name
             }
-            fn place(&self) -> Option<crate::seam::Place> {
+            fn place(&self) -> Option<crate::backend::Place> {
                 self$($hold)*.state.place()
+            }
+            fn check_condition(&self) -> crate::Result<()> {
+                self$($hold)*.check_condition()
             }
         }
     };
@@ -162,7 +193,11 @@ view_methods!(Held, .0);
 
 impl Hold {
     pub(crate) fn time_left(&self) -> Duration {
-        if self.loss().is_some() { Duration::ZERO } else { self.state.remaining() }
+        if self.loss().is_some() {
+            Duration::ZERO
+        } else {
+            self.state.remaining()
+        }
     }
 
     pub(crate) fn watch(&self) -> Lost {
@@ -183,6 +218,10 @@ impl Hold {
 impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Hold { name, token, .. } = &self.0;
-        f.debug_struct("Held").field("name", name).field("token", &token.get()).field("loss", &self.0.loss()).finish()
+        f.debug_struct("Held")
+            .field("name", name)
+            .field("token", &token.get())
+            .field("loss", &self.0.loss())
+            .finish()
     }
 }

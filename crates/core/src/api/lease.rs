@@ -6,10 +6,11 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use crate::seam::claim::Place;
-use crate::seam::loss::{Loss, Lost};
-use crate::seam::name::Name;
-use crate::seam::token::FencingToken;
+use crate::backend::claim::Place;
+use crate::backend::error::Result;
+use crate::backend::loss::{Loss, Lost};
+use crate::backend::name::Name;
+use crate::backend::token::FencingToken;
 
 /// Something that is held for a while and may be lost: a bound for functions that work with a real
 /// guard or with a test double.
@@ -38,14 +39,19 @@ pub trait Lease: Send + Sync + Debug {
     /// nothing.
     fn loss(&self) -> Option<Loss>;
 
-    /// How much longer it is provably held if no renewal succeeds. Zero after its end.
+    /// The time for which it is provably held if no renewal succeeds. Zero after its end.
     fn remaining(&self) -> Duration;
+
+    /// The TTL of the lease that the store granted, as it said last. A double that does not say it has what remains.
+    fn granted_ttl(&self) -> Duration {
+        self.remaining()
+    }
 
     /// A future that resolves when the hold has ended. It owns what it needs, and can be dropped at
     /// any time.
     fn lost(&self) -> Lost;
 
-    /// Whether it is provably held at this instant.
+    /// Returns whether it is provably held at this instant.
     fn is_valid(&self) -> bool {
         self.loss().is_none()
     }
@@ -88,9 +94,21 @@ pub trait Fenced: Lease {
         self.name()
     }
 
-    /// Where the hold is in the store: a key, the path of a node. `None` for a test double, which
-    /// no store has granted.
+    /// The place of the hold in the store: a key, the path of a node. `None` for a test double,
+    /// which no store has granted.
     fn place(&self) -> Option<Place> {
         None
+    }
+
+    /// Checks that a condition for a transaction of one store (`still_holds`) covers this hold: no
+    /// other client or task has the lock before such a transaction has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](crate::ErrorKind::Unsupported), with the reason: the hold of a
+    /// [`fast`](crate::Lock::fast) lock goes from task to task, and a hold over a bridge is free in
+    /// one store once its lease has ended there, regardless of a transaction in the other store.
+    fn check_condition(&self) -> Result<()> {
+        Ok(())
     }
 }

@@ -1,6 +1,8 @@
 //! The exclusive lock: recipe and lock in one. Cheap to make and to clone; nothing is sent before an acquire is polled.
 
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,14 +13,15 @@ use crate::api::guard::Guard;
 use crate::api::options::{MAX_VALUE_BYTES, Options, options};
 use crate::api::owner::Owner;
 use crate::api::scope::Scope;
+use crate::backend::claim::{Claim, Mode, WaitPolicy};
+use crate::backend::error::{Error, ErrorKind, Result};
+use crate::backend::name::Name;
+use crate::backend::queue::LockQueue;
 use crate::engine::acquire::{Taken, acquire};
+use crate::engine::events;
 use crate::engine::hold::{Hold, Share};
 use crate::engine::local_queue::{Handoff, TurnOptions};
 use crate::engine::wait::Wait;
-use crate::seam::claim::{Claim, Mode, TURNS, WaitPolicy};
-use crate::seam::error::{Error, ErrorKind, Result};
-use crate::seam::name::Name;
-use crate::seam::queue::LockQueue;
 
 /// The lock of one name in one store, with the options for taking it.
 ///
@@ -46,7 +49,7 @@ pub struct Lock {
     pub(crate) mode: Mode,
     pub(crate) options: Options,
     owner: Option<Owner>,
-    /// What a candidate stands for, in place of a label.
+    /// The value of a candidate, in place of a label.
     value: Option<Arc<str>>,
 }
 
@@ -55,24 +58,45 @@ options!(Lock, .options);
 impl Lock {
     pub(crate) fn new(scope: Scope, name: Name, mode: Mode) -> Lock {
         let options = scope.defaults.clone();
-        Lock { scope, name, mode, options, owner: None, value: None }
+        Lock {
+            scope,
+            name,
+            mode,
+            options,
+            owner: None,
+            value: None,
+        }
     }
 
-    /// The same name, owner and options, taken in another way.
+    /// Returns a copy of the lock with another mode.
     pub(crate) fn in_mode(&self, mode: Mode) -> Lock {
-        Lock { mode, ..self.clone() }
+        Lock {
+            mode,
+            ..self.clone()
+        }
     }
 
-    /// What a primitive that is made of a lock shows of it, under its own name. The mode belongs to each acquire.
-    pub(crate) fn debug_as<'a, 'b>(&self, primitive: &str, f: &'a mut fmt::Formatter<'b>) -> fmt::DebugStruct<'a, 'b> {
+    /// Starts the `Debug` output of a primitive that is made of this lock, under the primitive's
+    /// own name. The mode is left out, because it belongs to each acquire.
+    pub(crate) fn debug_as<'a, 'b>(
+        &self,
+        primitive: &str,
+        f: &'a mut fmt::Formatter<'b>,
+    ) -> fmt::DebugStruct<'a, 'b> {
         let mut shown = f.debug_struct(primitive);
-        shown.field("store", &self.scope).field("name", &self.name).field("options", &self.options);
+        shown
+            .field("store", &self.scope)
+            .field("name", &self.name)
+            .field("options", &self.options);
         shown
     }
 
-    /// A candidate's claim: its value stands in the store where other claims have their label.
+    /// Returns the lock of a candidate: its value is in the store in place of a label.
     pub(crate) fn with_value(&self, value: String) -> Lock {
-        Lock { value: Some(value.into()), ..self.clone() }
+        Lock {
+            value: Some(value.into()),
+            ..self.clone()
+        }
     }
 
     /// Makes the lock re-entrant for this owner.
@@ -128,8 +152,8 @@ impl Lock {
     /// - [`Unavailable`](crate::ErrorKind::Unavailable),
     ///   [`Ambiguous`](crate::ErrorKind::Ambiguous): the store could not be reached for one whole
     ///   lease. It is retried until then, because a short outage should not end a wait of hours.
-    /// - [`Closed`](crate::ErrorKind::Closed): the store was closed, or no tokio runtime is
-    ///   running.
+    /// - [`Closed`](crate::ErrorKind::Closed): the store was closed.
+    /// - [`NoRuntime`](crate::ErrorKind::NoRuntime): no tokio runtime is running here.
     ///
     /// It never returns `Contended` or `TimedOut`.
     ///
@@ -157,9 +181,11 @@ impl Lock {
     /// It leaves no place in the queue. It does not pass waiters: if the lock is free but others
     /// wait for it, it is refused, except on a store that keeps no order (Redlock).
     ///
-    /// "Now" means one answer of the store. A store that cannot be reached is retried for a third
-    /// of a lease, and beside more than 128 new claims of this client under way it waits until it
-    /// can be sent.
+    /// "Now" means one answer of the store. A refusal of the server, whatever its reason, is
+    /// the error. A server that cannot be reached is asked again for a quarter of a second, in which
+    /// a connection that has just broken is made anew. A store that does not answer is waited for
+    /// for two seconds, and what was sent is withdrawn in the background when it lands. Beside more than 128
+    /// new claims of this client under way it waits until it can be sent.
     ///
     /// # Errors
     ///
@@ -197,9 +223,10 @@ impl Lock {
     /// # Errors
     ///
     /// [`TimedOut`](crate::ErrorKind::TimedOut) if the lock did not become free in time; the error
-    /// names the holder, or says that other tasks of this process were before it on the way to the
-    /// store. If the store could not be reached until then, the error of the store. The others are as
-    /// in [`acquire`](crate::Lock::acquire).
+    /// names the holder as the store told it last, or says that other tasks of this process were
+    /// before it on the way to the store. A future that was granted the lock, and is polled only long
+    /// after `wait`, ends so too. If the store could not be reached until then, or fails that last
+    /// request, the error of the store. The others are as in [`acquire`](crate::Lock::acquire).
     ///
     /// # Cancel safety
     ///
@@ -225,7 +252,8 @@ impl Lock {
     /// Shows which clients hold the lock and which wait for it.
     ///
     /// It is a snapshot, and may be outdated when it arrives. It is for people and tools; never
-    /// decide by it whether to write.
+    /// decide by it whether to write. The name may be longer than one that is acquired: seen from
+    /// outside of a namespace, it begins with that.
     ///
     /// # Errors
     ///
@@ -251,10 +279,17 @@ impl Lock {
         })
     }
 
-    /// A refusal by the store names the first turn of a claim that tasks of this client share.
+    /// Corrects the holder in a refusal: the store names the first turn of a claim that tasks of
+    /// this client share.
     fn with_holder(&self, e: Error) -> Error {
-        let Ok(full_name) = self.scope.full_name(&self.name) else { return e };
-        e.with_contention(|by| self.scope.local_queues.correct(&full_name, &mut by.label, &mut by.token))
+        let Ok(full_name) = self.scope.full_name(&self.name) else {
+            return e;
+        };
+        e.with_contention(|by| {
+            self.scope
+                .local_queues
+                .correct(&full_name, &mut by.label, &mut by.token);
+        })
     }
 
     /// Takes the lock without looking for an owner's hold.
@@ -264,39 +299,102 @@ impl Lock {
         let client = &self.scope.client;
         client.ready()?;
         let options = self.options.resolve(&client.guarantees)?;
-        let label = self.value.clone().map_or(Ok(options.label), checked_value)?;
+        let label = self
+            .value
+            .clone()
+            .map_or(Ok(options.label), checked_value)?;
         let started = client.clock.now();
-        let (mut claimant, mut now) = (None, started);
-        // Turns among the tasks of a process are for claims that are alike and alone.
-        if options.policy == WaitPolicy::Fast && self.mode == Mode::Exclusive && self.value.is_none() {
-            let (name, label) = (self.name.clone(), label.clone());
-            let turn = TurnOptions { name, label, max_hold: options.max_hold, min_hold: options.min_hold };
-            match self.scope.local_queues.enter(client, (full_name.clone(), options.ttl), turn, wait).await? {
-                Handoff::Turn(share) => return Ok(Guard::of(share)),
+        let mut claimant = None;
+        let mut now = started;
+        // Only exclusive claims without a value take turns among the tasks of a process.
+        if options.policy == WaitPolicy::Fast
+            && self.mode == Mode::Exclusive
+            && self.value.is_none()
+        {
+            let name = self.name.clone();
+            let label = label.clone();
+            let turn = TurnOptions {
+                name,
+                label,
+                max_hold: options.max_hold,
+                min_hold: options.min_hold,
+                deadline: wait.ends_at(started),
+            };
+            match self
+                .scope
+                .local_queues
+                .enter(client, (full_name.clone(), options.ttl), turn, wait)
+                .await?
+            {
+                Handoff::Turn(share) => {
+                    let Hold { state, token, .. } = &share.hold;
+                    let waited = client.clock.now().since(started);
+                    events::acquired(&state.claim, *token, waited);
+                    return Ok(Guard::of(share));
+                }
                 Handoff::Claimant(right) => {
-                    // It may have waited in another runtime.
+                    // The task may have waited in another runtime.
                     client.ready()?;
                     (claimant, now) = (Some(right), client.clock.now());
                 }
             }
         }
-        let (id, mode, policy) = (client.claim_id(now)?, self.mode, options.policy);
-        let turns = claimant.as_ref().map_or(TURNS, |claimant| claimant.turns);
-        let (ttl, text) = (options.ttl, label.clone());
-        let claim = Claim { name: full_name, id, mode, policy, ttl, label: text, floor: None, turns };
+        let id = client.claim_id(now)?;
+        let mode = self.mode;
+        let policy = options.policy;
+        // A claim without turns reserves no tokens for them.
+        let turns = claimant.as_ref().map_or(1, |claimant| claimant.turns);
+        let ttl = options.ttl;
+        let text = label.clone();
+        let claim = Claim {
+            name: full_name,
+            id,
+            mode,
+            policy,
+            ttl,
+            label: text,
+            floor: None,
+            is_part: false,
+            is_last: false,
+            turns,
+        };
         let outage_since = claimant.as_ref().and_then(|claimant| claimant.outage_since);
         let left = wait.left(now.since(started));
-        let acquired = acquire(client, claim, now, left, options.max_hold, outage_since).await;
+        let mut acquiring = pin!(acquire(
+            client,
+            claim,
+            now,
+            left,
+            options.max_hold,
+            outage_since
+        ));
+        let acquired = poll_fn(|context| {
+            if let Some(claimant) = &claimant {
+                claimant.goes_on(context);
+            }
+            acquiring.as_mut().poll(context)
+        })
+        .await;
         if let (Err(e), Some(claimant), Wait::Forever) = (&acquired, &mut claimant, wait)
             && matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous)
         {
-            // It was retried for one lease. The next claimant tries, and does not wait for as long again.
+            // The claim was retried for one lease. The next claimant tries, but does not wait for
+            // that long again.
             claimant.outage_since.get_or_insert(started);
         }
         let Taken { state, granted, at } = acquired?;
-        let hold = Hold { client: client.clone(), state, name: self.name.clone(), token: granted.token };
+        let hold = Hold {
+            client: client.clone(),
+            state,
+            name: self.name.clone(),
+            token: granted.token,
+        };
         let turn = claimant.map(|claimant| claimant.first_turn(&granted, label, at));
-        Ok(Guard::of(Share::new(hold, options.min_hold.map(|min| at + min), turn)))
+        Ok(Guard::of(Share::new(
+            hold,
+            options.min_hold.map(|min| at + min),
+            turn,
+        )))
     }
 }
 

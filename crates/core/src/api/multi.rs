@@ -1,11 +1,11 @@
 //! Several names at once: all or nothing.
 //!
 //! Several locks that are taken one after the other can deadlock: two clients, two names, opposite
-//! orders. So they are always taken in the order of their names.
+//! orders. Therefore they are always taken in the order of their names.
 //!
 //! The step that takes all of them at once is a try. A client that waited for all of them without
-//! holding any would be passed for ever by clients that want one each. So if a name is taken, the
-//! names are waited for one by one, as on every other store.
+//! holding any would be passed for ever by clients that want one each. If a name is taken, the
+//! names are therefore waited for one by one, as on every other store.
 
 use std::fmt;
 use std::future::Future;
@@ -20,14 +20,14 @@ use crate::api::lease::Lease;
 use crate::api::lock::Lock;
 use crate::api::options::{Options, options};
 use crate::api::scope::Scope;
+use crate::backend::claim::{Claim, Mode, WaitPolicy};
+use crate::backend::error::{Error, ErrorKind, Result};
+use crate::backend::loss::{Loss, Lost};
+use crate::backend::name::Name;
+use crate::backend::token::FencingToken;
 use crate::engine::acquire::{Taken, acquire_all};
 use crate::engine::hold::{Hold, Share};
 use crate::engine::wait::Wait;
-use crate::seam::claim::{Claim, Mode, TURNS, WaitPolicy};
-use crate::seam::error::{Error, ErrorKind, Result};
-use crate::seam::loss::{Loss, Lost};
-use crate::seam::name::Name;
-use crate::seam::token::FencingToken;
 
 /// Exclusive locks of several names, taken together: all or none.
 ///
@@ -36,19 +36,19 @@ use crate::seam::token::FencingToken;
 ///
 /// # In one step
 ///
-/// Where the store can ([`Guarantees::atomic_multi`](crate::Guarantees), on memory, SQLite, PostgreSQL,
-/// Redis and etcd), names that are all free are taken by one request, and no client ever sees a part of
-/// them held. For eight names that is 9 requests for acquire and release, instead of 16; a refused
-/// try costs 1 request instead of up to 15.
+/// If the store can ([`Guarantees::atomic_multi`](crate::Guarantees), on memory, SQLite,
+/// PostgreSQL, Redis and etcd), names that are all free are taken by one request, and no client
+/// ever sees a part of them held. For eight names that is 9 requests for acquire and release,
+/// instead of 16; a refused try costs 1 request instead of up to 15.
 ///
 /// # Waiting
 ///
 /// If another client is in the way of one name, [`acquire`](Self::acquire) and
 /// [`acquire_timeout`](Self::acquire_timeout) wait for one name after the other: in the order of
-/// the names, and under one deadline. So two clients with the same names never wait for each other,
-/// and no waiter is passed. Names that are taken meanwhile *are* held, and are released if another
-/// one cannot be had. A store that cannot take several names in one step always does so, for
-/// [`try_acquire`](Self::try_acquire) too.
+/// the names, and under one deadline. Two clients with the same names therefore never wait for each
+/// other, and no waiter is passed. Names that are taken meanwhile *are* held, and are released if
+/// another one cannot be had. A store that cannot take several names in one step always does so,
+/// for [`try_acquire`](Self::try_acquire) too.
 ///
 /// Each name is renewed, lost and released by itself. Names that were taken in one step are
 /// released to the store, not passed on to tasks of this process, also with `fast`.
@@ -77,7 +77,11 @@ impl MultiLock {
         let mut names: Vec<Name> = names.into_iter().collect();
         names.sort();
         let options = scope.defaults.clone();
-        MultiLock { scope, names, options }
+        MultiLock {
+            scope,
+            names,
+            options,
+        }
     }
 
     /// Waits until all names are held.
@@ -167,40 +171,53 @@ impl MultiLock {
 
     async fn take_all(&self, wait: Wait) -> Result<MultiGuard> {
         if self.names.is_empty() {
-            return Err(Error::new(ErrorKind::Invalid, "a multi-lock has at least one name"));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "a multi-lock has at least one name",
+            ));
         }
         if let Some(twice) = self.names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(Error::new(ErrorKind::Invalid, "a multi-lock has each name once").with_name(&twice[0]));
+            return Err(
+                Error::new(ErrorKind::Invalid, "a multi-lock has each name once")
+                    .with_name(&twice[0]),
+            );
         }
         let client = &self.scope.client;
         let started = client.clock.now();
         if let [first, others @ ..] = &self.names[..]
-            && (1..client.guarantees.atomic_multi).contains(&others.len())
+            && (1..client.guarantees.atomic_multi()).contains(&others.len())
         {
             match self.take_at_once(first, others, wait).await {
                 Err(e) if e.is_contended() && !matches!(wait, Wait::Try) => {} // another client is to be waited for
                 outcome => return outcome,
             }
         }
-        let mut taken = MultiGuard { guards: Vec::with_capacity(self.names.len()) };
+        let mut taken = MultiGuard {
+            guards: Vec::with_capacity(self.names.len()),
+        };
         for name in &self.names {
-            let lock = Lock::new(self.scope.clone(), name.clone(), Mode::Exclusive).with(&self.options);
-            let guard =
-                lock.enter(wait.left(client.clock.now().since(started))).await.map_err(|e| e.with_name(name))?;
+            let lock =
+                Lock::new(self.scope.clone(), name.clone(), Mode::Exclusive).with(&self.options);
+            let guard = lock
+                .enter(wait.left(client.clock.now().since(started)))
+                .await
+                .map_err(|e| e.with_name(name))?;
             taken.guards.push(guard);
         }
-        // A caller that waited long for the last may have lost the first.
+        // A caller that waited long for the last name may have lost the first one.
         taken.check()?;
         Ok(taken)
     }
 
-    /// One step: all of them, or [`Contended`](ErrorKind::Contended).
+    /// Takes all names in one step, or fails with [`Contended`](ErrorKind::Contended).
     async fn take_at_once(&self, first: &Name, others: &[Name], wait: Wait) -> Result<MultiGuard> {
         let client = &self.scope.client;
         let options = self.options.resolve(&client.guarantees)?;
         let claim = |name: &Name| {
             let full_name = self.scope.full_name(name).map_err(|e| e.with_name(name))?;
-            let (id, mode, policy) = (client.claim_id(client.clock.now())?, Mode::Exclusive, WaitPolicy::Try);
+            let id = client.claim_id(client.clock.now())?;
+            let mode = Mode::Exclusive;
+            let policy = WaitPolicy::Try;
             Ok(Claim {
                 name: full_name,
                 id,
@@ -209,18 +226,28 @@ impl MultiLock {
                 ttl: options.ttl,
                 label: options.label.clone(),
                 floor: None,
-                turns: TURNS,
+                is_part: false,
+                is_last: false,
+                turns: 1,
             })
         };
-        let (one, others) = (claim(first)?, others.iter().map(claim).collect::<Result<_>>()?);
+        let one = claim(first)?;
+        let others = others.iter().map(claim).collect::<Result<_>>()?;
         let taken = acquire_all(client, one, others, wait, options.max_hold).await;
         let taken = taken.map_err(|(at, e)| e.with_name(self.names.get(at).unwrap_or(first)))?;
         let guard = |(name, Taken { state, granted, at }): (&Name, Taken)| {
             let not_before = options.min_hold.map(|min| at + min);
-            let hold = Hold { client: client.clone(), state, name: name.clone(), token: granted.token };
+            let hold = Hold {
+                client: client.clone(),
+                state,
+                name: name.clone(),
+                token: granted.token,
+            };
             Guard::of(Share::new(hold, not_before, None))
         };
-        Ok(MultiGuard { guards: self.names.iter().zip(taken).map(guard).collect() })
+        Ok(MultiGuard {
+            guards: self.names.iter().zip(taken).map(guard).collect(),
+        })
     }
 }
 
@@ -228,11 +255,11 @@ impl MultiLock {
 ///
 /// It is valid as long as each of its guards is valid. When one is lost,
 /// [`lost`](crate::MultiGuard::lost) resolves; the other names stay held until this is released or
-/// dropped. What [`Guard`](crate::Guard) says about validity and the end of a program applies here
-/// too.
+/// dropped. The documentation of [`Guard`](crate::Guard) about validity and the end of a program
+/// applies here too.
 #[must_use = "dropping the guard releases the locks; bind it to a name, not to `_`"]
 pub struct MultiGuard {
-    /// In the order of their names.
+    /// The guards, in the order of their names.
     guards: Vec<Guard>,
 }
 
@@ -258,18 +285,33 @@ impl MultiGuard {
     /// # Ok(()) }
     /// ```
     pub fn tokens(&self) -> impl Iterator<Item = (&Name, FencingToken)> {
-        self.guards.iter().map(|guard| (guard.name(), guard.fencing_token()))
+        self.guards
+            .iter()
+            .map(|guard| (guard.name(), guard.fencing_token()))
     }
 
-    /// Whether all names are provably held at this instant: see
+    /// Returns whether all names are provably held at this instant: see
     /// [`Guard::is_valid`](crate::Guard::is_valid).
     pub fn is_valid(&self) -> bool {
         self.guards.iter().all(Guard::is_valid)
     }
 
-    /// How much longer all names are valid if no renewal succeeds.
+    /// The time for which all names stay valid if no renewal succeeds.
     pub fn remaining(&self) -> Duration {
-        self.guards.iter().map(Guard::remaining).min().unwrap_or_default()
+        self.guards
+            .iter()
+            .map(Guard::remaining)
+            .min()
+            .unwrap_or_default()
+    }
+
+    /// The shortest of the TTLs that the store granted: see [`Guard::granted_ttl`](crate::Guard::granted_ttl).
+    pub fn granted_ttl(&self) -> Duration {
+        self.guards
+            .iter()
+            .map(Guard::granted_ttl)
+            .min()
+            .unwrap_or_default()
     }
 
     /// Returns an error if one name is not valid any more.
@@ -290,6 +332,7 @@ impl MultiGuard {
     /// Releases all names, and waits for the answers of the store.
     ///
     /// The names are released one by one: another client may see some of them held and others free.
+    /// Requests that fail are repeated for two seconds, of all names together.
     ///
     /// # Errors
     ///
@@ -301,9 +344,12 @@ impl MultiGuard {
     /// If the future is dropped, the rest is released in the background.
     pub async fn release(self) -> Result<()> {
         let mut outcome = Ok(());
+        let mut again_until = None;
         for guard in self.guards.into_iter().rev() {
-            match guard.release().await {
-                // A loss says the most.
+            let again_until =
+                *again_until.get_or_insert_with(|| guard.hold().client.release_again_until());
+            match guard.release_until(again_until).await {
+                // A loss is the most important error, so it replaces any other.
                 Err(e) if outcome.is_ok() || e.loss().is_some() => outcome = Err(e),
                 _ => {}
             }
@@ -324,9 +370,18 @@ impl MultiGuard {
     ///
     /// If the future is dropped, `body` is dropped first; then the names are released in the
     /// background.
-    pub async fn run<T, F: Future<Output = T>>(self, body: impl FnOnce(Vec<Held>) -> F) -> Result<T> {
-        let held = self.guards.iter().map(Guard::view).collect();
-        run(self.lost(), body(held), self.release()).await
+    pub async fn run<T, F: Future<Output = T>>(
+        self,
+        body: impl FnOnce(Vec<Held>) -> F,
+    ) -> Result<T> {
+        let held: Vec<Held> = self.guards.iter().map(Guard::view).collect();
+        let ran = run(self.lost(), body(held.clone()), self.release()).await;
+        // The error of the lost hold names it, with the reason.
+        let lost = |loss| held.iter().find(|one| Lease::loss(*one) == Some(loss));
+        ran.map_err(|e| match e.loss().and_then(lost).map(Held::check) {
+            Some(Err(lost)) => lost,
+            _ => e,
+        })
     }
 }
 
@@ -336,6 +391,9 @@ impl Lease for MultiGuard {
     }
     fn remaining(&self) -> Duration {
         MultiGuard::remaining(self)
+    }
+    fn granted_ttl(&self) -> Duration {
+        MultiGuard::granted_ttl(self)
     }
     fn lost(&self) -> Lost {
         MultiGuard::lost(self)

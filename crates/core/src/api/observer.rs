@@ -10,11 +10,13 @@ use tokio::sync::broadcast::{Receiver, error::RecvError};
 use crate::api::election::Leader;
 use crate::api::options::DEFAULT_TTL;
 use crate::api::scope::Scope;
-use crate::seam::error::Result;
-use crate::seam::name::Name;
-use crate::seam::notifier::Subscription;
+use crate::backend::clock::Moment;
+use crate::backend::error::{Error, ErrorKind, Result};
+use crate::backend::name::Name;
+use crate::backend::notifier::Subscription;
 
-/// How often an observer reads without a notification: where the store notifies, and where it does not.
+/// The intervals at which an observer reads without a notification: on a store that notifies, and
+/// on one that does not.
 const POLL_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(250));
 
 /// Watches which candidate leads an election.
@@ -24,8 +26,8 @@ const POLL_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::
 /// from time to time: each second where the store pushes changes, four times a second where it does
 /// not. It holds nothing, and has no place in the queue.
 ///
-/// What it shows may be outdated: a leader that it has just seen may have lost the leadership. Let
-/// the resource compare tokens.
+/// Its value may be outdated: a leader that it has just seen may have lost the leadership. Let the
+/// resource compare tokens.
 #[derive(Debug)]
 pub struct Observer {
     scope: Scope,
@@ -44,7 +46,14 @@ impl Observer {
         let holder_changes = client.notifier.holder_changes();
         let subscription = client.backend.observe(&full_name);
         let current = scope.inspect(&name).await.map(Leader::of)?;
-        Ok(Observer { scope, name, full_name, current, holder_changes, subscription })
+        Ok(Observer {
+            scope,
+            name,
+            full_name,
+            current,
+            holder_changes,
+            subscription,
+        })
     }
 
     /// The leader when the store was last asked; `None` if there was none. It sends nothing.
@@ -67,21 +76,36 @@ impl Observer {
         let client = self.scope.client.clone();
         let retry_budget = self.scope.defaults.ttl.unwrap_or(DEFAULT_TTL);
         let (notified, alone) = POLL_INTERVALS;
-        let poll_interval = if self.subscription.is_pushed() { notified } else { alone };
-        let mut outage_since = None;
+        let poll_interval = if self.subscription.is_pushed() {
+            notified
+        } else {
+            alone
+        };
+        // The moment of the first failed request since the store last answered, and the error of
+        // the latest one.
+        let mut outage: Option<(Moment, Error)> = None;
         loop {
-            match self.scope.inspect(&self.name).await.map(Leader::of) {
+            let asked = client.clock.now();
+            let since = outage.as_ref().map_or(asked, |(since, _)| *since);
+            let left = retry_budget.saturating_sub(asked.since(since));
+            let answer = tokio::select! {
+                biased;
+                answer = self.scope.inspect(&self.name) => answer.map(Leader::of),
+                () = client.clock.sleep(left) => {
+                    let late = || Error::new(ErrorKind::Unavailable, "the store does not answer").with_name(&self.name);
+                    return Err(outage.map_or_else(late, |(_, why)| why));
+                }
+            };
+            match answer {
                 Ok(leader) if leader != self.current => {
                     self.current = leader;
                     return Ok(());
                 }
-                Ok(_) => outage_since = None,
-                Err(e) => {
-                    let now = client.clock.now();
-                    if !e.is_retryable() || now.since(*outage_since.get_or_insert(now)) >= retry_budget {
-                        return Err(e);
-                    }
-                }
+                Ok(_) => outage = None,
+                Err(e) if !e.is_retryable() => return Err(e),
+                // One that fails at once is answered before the time is over, also when none is left.
+                Err(e) if client.clock.now().since(since) >= retry_budget => return Err(e),
+                Err(e) => outage = Some((since, e)),
             }
             tokio::select! {
                 biased;
@@ -92,7 +116,8 @@ impl Observer {
     }
 }
 
-/// Waits for a notification for this name. Those that were missed may have been for it.
+/// Waits for a notification for this name. Missed notifications may have been for it, so they
+/// count.
 async fn holder_changed(holder_changes: &mut Receiver<Name>, name: &Name) {
     loop {
         match holder_changes.recv().await {

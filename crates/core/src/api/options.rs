@@ -7,9 +7,9 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use crate::seam::claim::WaitPolicy;
-use crate::seam::error::{Error, ErrorKind, Result};
-use crate::seam::guarantees::{Fairness, Guarantees};
+use crate::backend::claim::WaitPolicy;
+use crate::backend::error::{Error, ErrorKind, Result};
+use crate::backend::guarantees::{Fairness, Guarantees};
 use crate::support::system;
 
 /// The TTL of a lease if no option sets one: 10 s, or the shortest TTL of the store if that is
@@ -59,7 +59,7 @@ pub struct Options {
     pub(crate) label: Option<Arc<str>>,
 }
 
-/// Implements the options on a type, given where its [`Options`] are.
+/// Implements the options on a type, given the field with its [`Options`].
 macro_rules! options {
     ($type:ty, $($options:tt)*) => {
         impl $type {
@@ -68,11 +68,15 @@ macro_rules! options {
             ///
             /// If this process dies, the lock is free so long after its last renewal. The guard
             /// renews the lease every third of the TTL. A shorter TTL recovers faster from a crash,
-            /// and tolerates a shorter outage of the store: a lock is lost when no renewal has
-            /// succeeded for about one TTL.
+            /// and tolerates a shorter outage of the store: an outage of less than two thirds of the
+            /// TTL costs no lock, one of a whole TTL costs it. On ZooKeeper, where a lease counts
+            /// from a heartbeat that a later one has proven, it is less than half of the TTL that
+            /// costs none: the guard renews there before half of the lease is over.
             ///
-            /// A store may round the TTL up, for example etcd to whole seconds; then the guard is
-            /// valid for what was granted. Each store has a shortest TTL
+            /// A store may round the TTL up, for example etcd to whole seconds, or down to the
+            /// longest that it grants ([`Guarantees::max_ttl`](crate::Guarantees)); then the guard is
+            /// valid for what was granted, which [`granted_ttl`](crate::Guard::granted_ttl) tells.
+            /// Each store has a shortest TTL
             /// ([`Guarantees::min_ttl`](crate::Guarantees)); the longest is
             /// [`MAX_TTL`](crate::MAX_TTL). A TTL outside of these is reported by the first
             /// acquire, as [`Invalid`](crate::ErrorKind::Invalid).
@@ -85,7 +89,8 @@ macro_rules! options {
             ///
             /// When it is over, the lock is released and the guard is lost, with
             /// [`Loss::MaxHold`](crate::Loss::MaxHold). It bounds what a holder that hangs, but
-            /// still renews, can block. It counts from the grant.
+            /// still renews, can block. It counts from the grant, also while nobody polls the future
+            /// that was granted the lock.
             ///
             /// Zero, or less than `min_hold`, is reported by the first acquire, as
             /// [`Invalid`](crate::ErrorKind::Invalid).
@@ -121,8 +126,8 @@ macro_rules! options {
             /// client renews the hold until then: the process must live, and
             /// [`Store::close`](crate::Store::close) waits for it as long as its limit allows.
             ///
-            /// A store ends it by its own clock, which may run faster than this one. So it is asked
-            /// for 1 % + 2 ms more, and for a second more at most.
+            /// A store ends it by its own clock, which may run faster than this one. Therefore the
+            /// store is asked for 1 % + 2 ms more, and for a second more at most.
             ///
             /// If the process dies *before* it has released, the lock is free after the TTL,
             /// whatever `min_hold` says.
@@ -155,7 +160,7 @@ macro_rules! options {
             /// [`Unsupported`](crate::ErrorKind::Unsupported). There, [`fast`](Self::fast) is the
             /// default.
             pub fn fair(mut self) -> Self {
-                self$($options)*.policy = Some(crate::seam::claim::WaitPolicy::Fair);
+                self$($options)*.policy = Some(crate::backend::claim::WaitPolicy::Fair);
                 self
             }
 
@@ -169,9 +174,9 @@ macro_rules! options {
             /// before older `fast` waiters, but never before a live `fair` one; none of the stores
             /// of this project does.
             ///
-            /// What it saves: with 64 waiters in 4 clients, at least 20 times as many acquisitions per
-            /// second on Redis and SQLite, and more on etcd. It saves nothing where each process
-            /// has only one task that wants the lock.
+            /// With 64 waiters in 4 clients it allows at least 20 times as many acquisitions per
+            /// second on Redis and SQLite, and more on etcd. It gains nothing if each process has
+            /// only one task that wants the lock.
             /// [`leasehold::guarantees`](https://docs.rs/leasehold/latest/leasehold/guarantees) has
             /// the measurement.
             ///
@@ -191,7 +196,7 @@ macro_rules! options {
             /// # }
             /// ```
             pub fn fast(mut self) -> Self {
-                self$($options)*.policy = Some(crate::seam::claim::WaitPolicy::Fast);
+                self$($options)*.policy = Some(crate::backend::claim::WaitPolicy::Fast);
                 self
             }
 
@@ -241,7 +246,13 @@ pub(crate) struct ResolvedOptions {
 
 impl Options {
     pub(crate) fn take_over(&mut self, other: &Options) {
-        let Options { ttl, max_hold, min_hold, policy, label } = other.clone();
+        let Options {
+            ttl,
+            max_hold,
+            min_hold,
+            policy,
+            label,
+        } = other.clone();
         *self = Options {
             ttl: ttl.or(self.ttl),
             max_hold: max_hold.or(self.max_hold),
@@ -252,34 +263,46 @@ impl Options {
     }
 
     pub(crate) fn resolve(&self, store: &Guarantees) -> Result<ResolvedOptions> {
-        let policy = match (self.policy, store.fairness) {
+        let policy = match (self.policy, store.fairness()) {
             (Some(WaitPolicy::Fair), Fairness::None) => {
-                let text = format!("{} keeps no order among those who wait, so nothing is fair on it", store.store);
+                let text = format!(
+                    "{} keeps no order among those who wait, so nothing is fair on it",
+                    store.store()
+                );
                 return Err(Error::new(ErrorKind::Unsupported, text));
             }
             (Some(policy), _) => policy,
             (None, Fairness::None) => WaitPolicy::Fast,
             (None, _) => WaitPolicy::Fair,
         };
-        let ttl = self.ttl.unwrap_or(DEFAULT_TTL.max(store.min_ttl));
+        let ttl = self.ttl.unwrap_or(DEFAULT_TTL.max(store.min_ttl()));
+        // The TTL is limited to the store's longest one, so that plans made before a grant use it
+        // too.
+        let longest = store.max_ttl().unwrap_or(MAX_TTL).max(store.min_ttl());
         let resolved = ResolvedOptions {
-            ttl,
+            ttl: ttl.min(longest),
             max_hold: self.max_hold,
             min_hold: self.min_hold,
             policy,
             label: self.label.clone().unwrap_or_else(|| HOST_AND_PID.clone()),
         };
         let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, text));
-        if ttl < store.min_ttl {
+        if ttl < store.min_ttl() {
             return invalid(format!(
                 "a ttl of {ttl:?} is below the shortest that {} keeps, {:?}",
-                store.store, store.min_ttl
+                store.store(),
+                store.min_ttl()
             ));
         }
         if ttl > MAX_TTL {
-            return invalid(format!("a ttl of {ttl:?} is above the longest, {MAX_TTL:?}; guards renew themselves"));
+            return invalid(format!(
+                "a ttl of {ttl:?} is above the longest, {MAX_TTL:?}; guards renew themselves"
+            ));
         }
-        if resolved.max_hold.is_some_and(|max| max.is_zero() || resolved.min_hold.is_some_and(|min| min > max)) {
+        if resolved
+            .max_hold
+            .is_some_and(|max| max.is_zero() || resolved.min_hold.is_some_and(|min| min > max))
+        {
             return invalid("max_hold may neither be zero nor below min_hold".into());
         }
         if resolved.label.len() > MAX_LABEL_BYTES {
@@ -302,21 +325,38 @@ mod tests {
 
     #[test]
     fn set_options_win_over_defaults() {
-        let defaults = Options::default().ttl(Duration::from_secs(5)).fast().label("a");
+        let defaults = Options::default()
+            .ttl(Duration::from_secs(5))
+            .fast()
+            .label("a");
         let recipe = defaults.with(&Options::default().label("b"));
         let resolved = recipe.resolve(&Guarantees::none("x")).unwrap();
-        assert_eq!((resolved.ttl, resolved.policy, &*resolved.label), (Duration::from_secs(5), WaitPolicy::Fast, "b"));
+        assert_eq!(
+            (resolved.ttl, resolved.policy, &*resolved.label),
+            (Duration::from_secs(5), WaitPolicy::Fast, "b")
+        );
     }
 
     #[test]
     fn a_store_without_order_is_fast_and_refuses_fair() {
-        let (orderless, strict) = (Guarantees::none("x"), Guarantees::none("x").fairness(Fairness::Strict));
-        let policy =
-            |options: Options, store| options.resolve(store).map(|options| options.policy).map_err(|e| e.kind());
+        let orderless = Guarantees::none("x");
+        let strict = Guarantees::none("x").with_fairness(Fairness::Strict);
+        let policy = |options: Options, store| {
+            options
+                .resolve(store)
+                .map(|options| options.policy)
+                .map_err(|e| e.kind())
+        };
         assert_eq!(policy(Options::default(), &orderless), Ok(WaitPolicy::Fast));
-        assert_eq!(policy(Options::default().fair(), &orderless), Err(ErrorKind::Unsupported));
+        assert_eq!(
+            policy(Options::default().fair(), &orderless),
+            Err(ErrorKind::Unsupported)
+        );
         assert_eq!(policy(Options::default(), &strict), Ok(WaitPolicy::Fair));
-        assert_eq!(policy(Options::default().fair(), &strict), Ok(WaitPolicy::Fair));
+        assert_eq!(
+            policy(Options::default().fair(), &strict),
+            Ok(WaitPolicy::Fair)
+        );
     }
 
     #[test]
@@ -327,16 +367,22 @@ mod tests {
             Options::default().ttl(Duration::from_nanos(1)),
             Options::default().ttl(Duration::MAX),
             Options::default().max_hold(Duration::ZERO),
-            Options::default().max_hold(Duration::from_secs(1)).min_hold(Duration::from_secs(2)),
+            Options::default()
+                .max_hold(Duration::from_secs(1))
+                .min_hold(Duration::from_secs(2)),
             Options::default().label("x".repeat(257)),
-            Options::default().ttl(store.min_ttl - Duration::from_nanos(1)),
+            Options::default().ttl(store.min_ttl() - Duration::from_nanos(1)),
             Options::default().ttl(MAX_TTL + Duration::from_nanos(1)),
         ] {
-            assert_eq!(bad.resolve(&store).err().map(|e| e.kind()), Some(ErrorKind::Invalid), "{bad:?}");
+            assert_eq!(
+                bad.resolve(&store).err().map(|e| e.kind()),
+                Some(ErrorKind::Invalid),
+                "{bad:?}"
+            );
         }
         let second = Duration::from_secs(1);
         for good in [
-            Options::default().ttl(store.min_ttl),
+            Options::default().ttl(store.min_ttl()),
             Options::default().ttl(Duration::from_secs(24 * 60 * 60)),
             Options::default().max_hold(second).min_hold(second),
             Options::default().label("x".repeat(MAX_LABEL_BYTES)),

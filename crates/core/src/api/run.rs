@@ -4,8 +4,8 @@ use std::future::Future;
 
 use crate::api::held::Held;
 use crate::api::lock::Lock;
-use crate::seam::contention::Contention;
-use crate::seam::error::Result;
+use crate::backend::contention::Contention;
+use crate::backend::error::Result;
 
 impl Lock {
     /// Acquires the lock, runs `body`, and releases it.
@@ -70,7 +70,10 @@ impl Lock {
     /// }
     /// # Ok(()) }
     /// ```
-    pub fn try_run<T, F, B>(&self, body: B) -> impl Future<Output = Result<RunOutcome<T>>> + use<T, F, B>
+    pub fn try_run<T, F, B>(
+        &self,
+        body: B,
+    ) -> impl Future<Output = Result<RunOutcome<T>>> + use<T, F, B>
     where
         B: FnOnce(Held) -> F,
         F: Future<Output = T>,
@@ -85,7 +88,7 @@ impl Lock {
     }
 }
 
-/// What [`Lock::try_run`](crate::Lock::try_run) did.
+/// The outcome of [`Lock::try_run`](crate::Lock::try_run).
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use = "a skipped body is easily mistaken for one that ran"]
 pub enum RunOutcome<T> {

@@ -5,10 +5,10 @@ use std::fmt;
 use crate::api::lock::Lock;
 use crate::api::options::options;
 use crate::api::owner::Owner;
-use crate::seam::claim::Mode;
-use crate::seam::error::Result;
-use crate::seam::name::Name;
-use crate::seam::queue::LockQueue;
+use crate::backend::claim::Mode;
+use crate::backend::error::Result;
+use crate::backend::name::Name;
+use crate::backend::queue::LockQueue;
 
 /// A name that many readers may hold together, or one writer alone.
 ///

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use smol_str::SmolStr;
 
 use crate::api::options::Options;
+use crate::backend::error::{Error, ErrorKind, Result};
+use crate::backend::name::Name;
+use crate::backend::queue::LockQueue;
+use crate::backend::token::FencingToken;
 use crate::engine::client::Client;
 use crate::engine::local_queue::LocalQueues;
-use crate::seam::error::{Error, ErrorKind, Result};
-use crate::seam::name::Name;
-use crate::seam::queue::LockQueue;
-use crate::seam::token::FencingToken;
 
 #[derive(Clone)]
 pub(crate) struct Scope {
@@ -23,11 +23,17 @@ pub(crate) struct Scope {
 
 impl Scope {
     pub(crate) fn new(client: Client) -> Scope {
-        let (client, local_queues) = (Arc::new(client), Arc::default());
-        Scope { client, local_queues, defaults: Options::default(), namespace: SmolStr::default() }
+        let client = Arc::new(client);
+        let local_queues = Arc::default();
+        Scope {
+            client,
+            local_queues,
+            defaults: Options::default(),
+            namespace: SmolStr::default(),
+        }
     }
 
-    /// From now on every name is inside of `prefix/` too.
+    /// Puts every name inside of `prefix/` from now on.
     pub(crate) fn enter(&mut self, prefix: &str) {
         if !prefix.is_empty() {
             let inner = Name::new(prefix).within(&self.namespace);
@@ -38,50 +44,85 @@ impl Scope {
     /// A checked name, as the store sees it.
     pub(crate) fn full_name(&self, name: &Name) -> Result<Name> {
         name.check()?;
+        self.existing_name(name)
+    }
+
+    /// A name to look up, as the store sees it.
+    fn existing_name(&self, name: &Name) -> Result<Name> {
+        name.check_existing()?;
         no_nul("a namespace", &self.namespace)?;
         Ok(name.within(&self.namespace))
     }
 
     /// The holders and waiters of this name.
     pub(crate) async fn inspect(&self, name: &Name) -> Result<LockQueue> {
-        let full = self.full_name(name)?;
-        let mut queue = self.client.ask(self.client.backend.inspect(&full)).await.map_err(|e| e.with_name(name))?;
+        let full = self.existing_name(name)?;
+        let mut queue = self
+            .client
+            .ask(self.client.backend.inspect(&full))
+            .await
+            .map_err(|e| e.with_name(name))?;
         for holder in &mut queue.holders {
-            self.local_queues.correct(&full, &mut holder.label, &mut holder.token);
+            self.local_queues
+                .correct(&full, &mut holder.label, &mut holder.token);
         }
         Ok(queue)
     }
 
     /// Names under `prefix`, as the user knows them.
-    pub(crate) async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
+    pub(crate) async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
         let after = after.map(|name| name.within(&self.namespace));
-        let inside = if self.namespace.is_empty() { String::new() } else { format!("{}/", self.namespace) };
+        let inside = if self.namespace.is_empty() {
+            String::new()
+        } else {
+            format!("{}/", self.namespace)
+        };
         let full = format!("{inside}{prefix}");
         no_nul("a prefix", &full)?;
-        let names = self.client.ask(self.client.backend.list(&full, after.as_ref(), limit)).await?;
-        Ok(names.iter().filter_map(|name| name.as_str().strip_prefix(&inside).map(Name::new)).collect())
+        let names = self
+            .client
+            .ask(self.client.backend.list(&full, after.as_ref(), limit))
+            .await?;
+        Ok(names
+            .iter()
+            .filter_map(|name| name.as_str().strip_prefix(&inside).map(Name::new))
+            .collect())
     }
 
-    /// Ends the hold with this token, and says whether there was one.
+    /// Ends the hold with this token. Returns whether there was one.
     pub(crate) async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        let full = self.full_name(name)?;
+        let full = self.existing_name(name)?;
         if !self.local_queues.may_evict(&full, token) {
             self.client.ready()?;
             return Ok(false);
         }
-        self.client.ask(self.client.backend.evict(&full, token)).await.map_err(|e| e.with_name(name))
+        self.client
+            .ask(self.client.backend.evict(&full, token))
+            .await
+            .map_err(|e| e.with_name(name))
     }
 }
 
 fn no_nul(what: &str, text: &str) -> Result<()> {
     if text.contains('\0') {
-        return Err(Error::new(ErrorKind::Invalid, format!("{what} may not contain NUL")));
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!("{what} may not contain NUL"),
+        ));
     }
     Ok(())
 }
 
 impl fmt::Debug for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store").field("backend", &self.client).field("namespace", &self.namespace).finish()
+        f.debug_struct("Store")
+            .field("backend", &self.client)
+            .field("namespace", &self.namespace)
+            .finish()
     }
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::api::acquire::Acquire;
 use crate::api::lock::Lock;
 use crate::api::options::options;
-use crate::seam::claim::Mode;
-use crate::seam::error::Result;
-use crate::seam::name::Name;
-use crate::seam::queue::LockQueue;
+use crate::backend::claim::Mode;
+use crate::backend::error::Result;
+use crate::backend::name::Name;
+use crate::backend::queue::LockQueue;
 
 /// A name that several clients may hold at once: as many as it has permits.
 ///
@@ -62,7 +62,10 @@ impl Semaphore {
     /// # drop(large); Ok(()) }
     /// ```
     pub fn permits(&self, n: u32) -> Lock {
-        self.lock.in_mode(Mode::Permits { n, of: self.capacity })
+        self.lock.in_mode(Mode::Permits {
+            n,
+            of: self.capacity,
+        })
     }
 
     /// Waits for one permit: see [`Lock::acquire`](crate::Lock::acquire) for the errors and for
@@ -112,6 +115,9 @@ impl Semaphore {
 
 impl fmt::Debug for Semaphore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.lock.debug_as("Semaphore", f).field("permits", &self.capacity).finish()
+        self.lock
+            .debug_as("Semaphore", f)
+            .field("permits", &self.capacity)
+            .finish()
     }
 }

@@ -12,19 +12,19 @@ use crate::api::options::options;
 use crate::api::rw_lock::RwLock;
 use crate::api::scope::Scope;
 use crate::api::semaphore::Semaphore;
+use crate::backend::claim::Mode;
+use crate::backend::contract::Backend;
+use crate::backend::error::Result;
+use crate::backend::guarantees::Guarantees;
+use crate::backend::name::Name;
+use crate::backend::token::FencingToken;
 use crate::engine::client::Client;
-use crate::seam::backend::Backend;
-use crate::seam::claim::Mode;
-use crate::seam::error::Result;
-use crate::seam::guarantees::Guarantees;
-use crate::seam::name::Name;
-use crate::seam::token::FencingToken;
 use crate::support::thread::OwnThread;
 
 /// A store of locks: the entry point, one concrete type for every kind of server.
 ///
 /// A `Store` is a handle on one client of a lock service: PostgreSQL, Redis, etcd, ZooKeeper, SQLite, memory,
-/// or an implementation of [`Backend`](crate::seam::Backend) of your own. It makes the primitives:
+/// or an implementation of [`Backend`](crate::backend::Backend) of your own. It makes the primitives:
 /// [`lock`](crate::Store::lock), [`rw_lock`](crate::Store::rw_lock),
 /// [`semaphore`](crate::Store::semaphore), [`election`](crate::Store::election),
 /// [`multi_lock`](crate::Store::multi_lock). Clones are cheap and share the client, so clone it
@@ -86,7 +86,7 @@ impl Store {
     /// program that never reads its guarantees should not learn of a server without persistence
     /// from its first lost lock.
     ///
-    /// Decorators are backends too: anything that implements [`Backend`](crate::seam::Backend) can
+    /// Decorators are backends too: anything that implements [`Backend`](crate::backend::Backend) can
     /// be passed, also boxed.
     pub fn new(backend: impl Backend) -> Store {
         Store::make(backend, fastrand::Rng::new(), None)
@@ -104,29 +104,33 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// The error of `make`; [`Internal`](crate::ErrorKind::Internal) if the thread cannot be
-    /// started, or if `make` panics.
+    /// The error of `make`; [`Unavailable`](crate::ErrorKind::Unavailable) if the thread cannot be
+    /// started; [`Internal`](crate::ErrorKind::Internal) if `make` panics.
     ///
     /// # Cancel safety
     ///
     /// If the future is dropped, the thread ends as soon as `make` has ended, and with it what `make`
     /// has made.
-    pub async fn on_own_thread<B: Backend>(make: impl Future<Output = Result<B>> + Send + 'static) -> Result<Store> {
+    pub async fn on_own_thread<B: Backend>(
+        make: impl Future<Output = Result<B>> + Send + 'static,
+    ) -> Result<Store> {
         let (thread, backend) = OwnThread::start(make).await?;
         Ok(Store::make(backend, fastrand::Rng::new(), Some(thread)))
     }
 
     /// Makes a store whose jitter comes from this seed: for tests that repeat a run.
     ///
-    /// The same seed gives the same sequence of random delays, not the same schedule: tasks and
-    /// servers have their own timing. Ids of claims are not drawn from it, because they must be
+    /// A seed determines the sequence of random delays, but not the schedule: tasks and servers
+    /// have their own timing. Ids of claims are not drawn from it, because they must be
     /// unpredictable.
     pub fn with_random_seed(backend: impl Backend, seed: u64) -> Store {
         Store::make(backend, fastrand::Rng::with_seed(seed), None)
     }
 
     fn make(backend: impl Backend, random: fastrand::Rng, thread: Option<OwnThread>) -> Store {
-        Store { scope: Scope::new(Client::new(Arc::new(backend), random, thread)) }
+        Store {
+            scope: Scope::new(Client::new(Arc::new(backend), random, thread)),
+        }
     }
 
     /// Returns a store in which each name is prefixed by `prefix/`.
@@ -182,7 +186,10 @@ impl Store {
     /// [`Unsupported`](crate::ErrorKind::Unsupported), because two majorities of permits need not
     /// overlap.
     pub fn semaphore(&self, name: impl Into<Name>, permits: u32) -> Semaphore {
-        Semaphore { lock: self.lock(name), capacity: permits }
+        Semaphore {
+            lock: self.lock(name),
+            capacity: permits,
+        }
     }
 
     /// The leader election of this name. It sends nothing: see [`Election`](crate::Election).
@@ -209,7 +216,7 @@ impl Store {
     /// as `after`.
     ///
     /// The list is not a snapshot: locks that are taken or released meanwhile may be missing or
-    /// listed. What a list costs depends on the store; on Redis it walks the whole database. See
+    /// listed. The cost of a list depends on the store; on Redis it walks the whole database. See
     /// [the guarantees of your store](crate::Store::guarantees) before you call it often.
     ///
     /// # Errors
@@ -236,7 +243,12 @@ impl Store {
     /// }
     /// # Ok(()) }
     /// ```
-    pub async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
+    pub async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
         self.scope.list(prefix, after, limit).await
     }
 
@@ -251,7 +263,9 @@ impl Store {
     /// tokens is protected. An eviction is therefore outside of the exclusion that
     /// [`Guard::is_valid`](crate::Guard::is_valid) promises.
     ///
-    /// Token 0 belongs to no hold of Leasehold. On Redis it ends what another tool holds.
+    /// The hold of another tool has no token. If the store can end it (Redis, Redlock),
+    /// [`inspect`](crate::Lock::inspect) shows the text that the tool wrote, and the number by
+    /// which this very hold is ended: [`Participant::evict_by`](crate::Participant::evict_by).
     ///
     /// # Turns of a `fast` lock
     ///
@@ -288,8 +302,8 @@ impl Store {
         self.scope.evict(&name.into(), token).await
     }
 
-    /// What this store gives, as it is configured now: data that a program can check before it
-    /// starts.
+    /// The guarantees of this store, as it is configured now: data that a program can check before
+    /// it starts.
     ///
     /// It is asked once, when the store is made; this call sends nothing.
     ///
@@ -301,7 +315,7 @@ impl Store {
     ///
     /// let guarantees = store.guarantees();
     /// guarantees.require_fencing(Fencing::WhileDataLives)?;
-    /// for warning in &guarantees.warnings {
+    /// for warning in guarantees.warnings() {
     ///     eprintln!("the server may lose locks: {warning}");
     /// }
     /// # Ok(()) }
@@ -325,12 +339,13 @@ impl Store {
     /// # Errors
     ///
     /// [`Ambiguous`](crate::ErrorKind::Ambiguous): the client is closed, but the store has not
-    /// answered everything. What is left there ends with its lease. Closing a closed store is `Ok`.
+    /// answered everything. Locks that are left in the store end with their leases. Closing a
+    /// closed store is `Ok`.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the client is closed all the same, and what is left in the store
-    /// ends with its lease. Closing again continues to wait for it.
+    /// If the future is dropped, the client is closed all the same, and locks that are left in the
+    /// store end with their leases. Closing again continues to wait for the answers.
     pub async fn close(&self, limit: Duration) -> Result<()> {
         self.scope.client.close(limit).await
     }

@@ -9,40 +9,47 @@
 //! once per TTL, so a lost notification costs time and never the lock.
 //!
 //! The caller drives the loop: there is no task per acquire. Waiting then costs no memory but the
-//! future's, and the usual case has no hop between tasks. What is left when the caller goes away is
-//! adopted by the keeper.
+//! future's, and the usual case has no hop between tasks. When the caller goes away, the keeper
+//! adopts the unfinished work.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::acquisition::Acquisition;
+use crate::backend::claim::{Claim, WaitPolicy};
+use crate::backend::clock::Moment;
+use crate::backend::contention::Contention;
+use crate::backend::error::{Error, ErrorKind, Result};
+use crate::backend::grant::{Claimed, Waiting};
+use crate::engine::acquisition::{Acquisition, Patience};
 use crate::engine::backoff::{Backoff, jittered};
-use crate::engine::claim_state::{ClaimState, Granted, Woken};
+use crate::engine::claim_state::{Bounds, ClaimState, Granted, Woken};
 use crate::engine::client::Client;
 use crate::engine::events;
 use crate::engine::wait::Wait;
-use crate::seam::claim::{Claim, WaitPolicy};
-use crate::seam::clock::Moment;
-use crate::seam::contention::Contention;
-use crate::seam::error::{Error, ErrorKind, Result};
-use crate::seam::grant::{Claimed, Waiting};
 
-/// How much longer than its deadline a bounded acquire may take: one last request.
+/// The time that a bounded acquire may take beyond its deadline, for one last request.
 const LAST_ATTEMPT: Duration = Duration::from_millis(40);
+/// The time for which a try is repeated after a failure of its way to the store, for example a
+/// broken connection: a new connection is made within it. A failure that lasts longer is returned
+/// to the caller, and so is a refusal of the server, at once.
+const TRY_AGAIN_FOR: Duration = Duration::from_millis(250);
+/// The time that a try waits for the answer of a store.
+const TRY_WAITS: Duration = Duration::from_secs(2);
 
-/// A hold that no guard has yet, what is known of its grant, and since when it is held.
+/// A hold that no guard has yet, its grant, and the moment since which it is held.
 pub(crate) struct Taken {
     pub(crate) state: Arc<ClaimState>,
     pub(crate) granted: Granted,
     pub(crate) at: Moment,
 }
 
-/// Takes the lock. The caller is ready, and holds what comes back: renewed, listened for, and not yet given to a guard.
-/// `outage_since`: from when on the store is known to have answered no claim.
+/// Takes the lock. The caller has checked that the client is ready. The returned hold is renewed
+/// and listened for, and not yet given to a guard. `outage_since` is the moment since which the
+/// store is known to have answered no claim.
 pub(crate) async fn acquire(
     client: &Arc<Client>,
     mut claim: Claim,
-    now: Moment,
+    started: Moment,
     wait: Wait,
     max_hold: Option<Duration>,
     outage_since: Option<Moment>,
@@ -50,15 +57,31 @@ pub(crate) async fn acquire(
     if let Wait::Try = wait {
         claim.policy = WaitPolicy::Try;
     }
-    let mut acquisition = Acquisition::new(client, claim, Vec::new(), now);
-    let (granted, at) = pursue(&mut acquisition, wait, max_hold, outage_since).await?;
-    let state = acquisition.state.clone();
-    acquisition.succeed(at);
-    Ok(Taken { state, granted, at })
+    let mut now = started;
+    loop {
+        let left = wait.left(now.since(started));
+        let bounds = Bounds {
+            max_hold,
+            deadline: left.ends_at(now),
+        };
+        let mut acquisition = Acquisition::new(client, claim, Vec::new(), now, bounds);
+        if let Some((granted, at)) = pursue(&mut acquisition, left, outage_since).await? {
+            let state = acquisition.state.clone();
+            acquisition.succeed(at);
+            return Ok(Taken { state, granted, at });
+        }
+        // The claim was granted, and given back because this future was not polled. A claim that
+        // was released is not sent again: a new one is made.
+        now = client.clock.now();
+        claim = Claim {
+            id: client.claim_id(now)?,
+            ..acquisition.state.claim.clone()
+        };
+    }
 }
 
-/// Takes all of these in one step, or none. They are tries: `wait` is for a store that does not answer. An error comes with
-/// the number of the claim that it is about.
+/// Takes all of these claims in one step, or none. They are tries: `wait` only bounds the wait for
+/// a store that does not answer. An error comes with the index of the claim that it is about.
 pub(crate) async fn acquire_all(
     client: &Arc<Client>,
     first: Claim,
@@ -67,77 +90,116 @@ pub(crate) async fn acquire_all(
     max_hold: Option<Duration>,
 ) -> Result<Vec<Taken>, (usize, Error)> {
     client.ready().map_err(|e| (0, e))?;
-    let mut acquisition = Acquisition::new(client, first, others, client.clock.now());
-    let (granted, at) = pursue(&mut acquisition, wait, max_hold, None).await.map_err(|e| (acquisition.refused, e))?;
-    let mut taken = vec![Taken { state: acquisition.state.clone(), granted, at }];
+    let now = client.clock.now();
+    let bounds = Bounds {
+        max_hold,
+        deadline: wait.ends_at(now),
+    };
+    let mut acquisition = Acquisition::new(client, first, others, now, bounds);
+    let (granted, at) = pursue(&mut acquisition, wait, None)
+        .await
+        .and_then(|taken| taken.ok_or_else(too_slow))
+        .map_err(|e| (acquisition.refused, e))?;
+    let mut taken = vec![Taken {
+        state: acquisition.state.clone(),
+        granted,
+        at,
+    }];
     for (i, state) in acquisition.others.iter().enumerate() {
-        let granted = state.take_grant(at, max_hold).ok_or_else(|| (i + 1, too_slow()))?;
-        taken.push(Taken { state: state.clone(), granted, at });
+        let granted = state.take_grant(at).ok_or_else(|| (i + 1, too_slow()))?;
+        taken.push(Taken {
+            state: state.clone(),
+            granted,
+            at,
+        });
     }
     acquisition.succeed(at);
     Ok(taken)
 }
 
 fn too_slow() -> Error {
-    Error::new(ErrorKind::Unavailable, "the store answers more slowly than the lease lasts")
+    Error::new(
+        ErrorKind::Unavailable,
+        "the store answers more slowly than the lease lasts",
+    )
 }
 
-/// Asks, waits and asks again, until the claim is granted and is a hold: since when.
+/// Asks, waits and asks again, until the claim is granted and is a hold. Returns the grant and the
+/// moment since which it is held, or `None` if it was granted, and given back because no caller
+/// took it.
 async fn pursue(
     acquisition: &mut Acquisition<'_>,
     wait: Wait,
-    max_hold: Option<Duration>,
     outage_since: Option<Moment>,
-) -> Result<(Granted, Moment)> {
+) -> Result<Option<(Granted, Moment)>> {
     let client = acquisition.client;
     let started = acquisition.stamp;
-    let mut pursuit = Pursuit::new(client, wait, acquisition.state.claim.ttl, started, outage_since);
+    let mut pursuit = Pursuit::new(
+        client,
+        wait,
+        acquisition.state.claim.ttl,
+        started,
+        outage_since,
+    );
     let mut now = started;
     loop {
-        let answer = acquisition.claim(now, pursuit.last_attempt, pursuit.in_queue).await;
+        if acquisition.state.is_given_back() {
+            return match pursuit.deadline {
+                Some(at) if at <= client.clock.now() => Err(Error::timed_out(not_polled())),
+                _ => Ok(None),
+            };
+        }
+        let answer = acquisition.claim(now, &pursuit.patience).await;
         let poll_in = pursuit.learn(acquisition, answer)?;
         let poll_at = poll_in.map(|poll_in| acquisition.heard + poll_in);
         let woken = acquisition.wait(poll_at, pursuit.deadline).await;
-        // What was granted at once needs no other look at the clock.
-        now = if poll_at.is_some() { client.clock.now() } else { acquisition.heard };
+        // An immediate grant needs no further look at the clock.
+        now = if poll_at.is_some() {
+            client.clock.now()
+        } else {
+            acquisition.heard
+        };
         if let Woken::Again = woken {
             continue;
         }
-        if let Woken::Late = woken {
-            // One last attempt, so that a lock that was freed just now is not missed. It may also be granted by a notification
-            // meanwhile.
-            let answer = acquisition.claim(now, pursuit.last_attempt, pursuit.in_queue).await;
+        let last = match woken {
+            // One last attempt, so that a lock that was freed just now is not missed.
+            Woken::Late => Some(pursuit.look_once_more(acquisition, now).await?),
+            _ => None,
+        };
+        if last.is_some() {
             now = client.clock.now();
-            match answer {
-                Ok(Some(Claimed::Granted(grant))) => acquisition.state.grant(grant, acquisition.stamp),
-                // It may be executed after a release of what was granted meanwhile: that is withdrawn with it.
-                Ok(None) => return Err(pursuit.late()),
-                _ => {}
-            }
         }
-        if let Some(granted) = acquisition.state.take_grant(now, max_hold) {
+        // It may also have been granted by a notification meanwhile.
+        if let Some(granted) = acquisition.state.take_grant(now) {
             events::acquired(&acquisition.state.claim, granted.token, now.since(started));
-            return Ok((granted, now));
+            return Ok(Some((granted, now)));
         }
-        if let Woken::Late = woken {
-            return Err(pursuit.late());
+        if let Some(why) = last {
+            return Err(if acquisition.state.is_given_back() {
+                Error::timed_out(not_polled())
+            } else {
+                why
+            });
         }
     }
 }
 
-/// For how long a claim is pursued, and what has been learnt meanwhile.
+/// The contention in the error of a bounded acquire that was not polled.
+pub(crate) fn not_polled() -> Contention {
+    Contention::by("this acquire itself, which was granted and not polled in time")
+}
+
+/// The limits of the pursuit of a claim, and the facts learnt during it.
 struct Pursuit<'a> {
     client: &'a Client,
     is_try: bool,
     deadline: Option<Moment>,
-    /// Until when a request may be answered.
-    last_attempt: Option<Moment>,
-    /// For how long the failures of the store are retried.
+    patience: Patience,
+    /// The time for which failures of the store are retried.
     retry_budget: Duration,
-    /// How long to wait for a slot among the claims of this client while the store answers none of them.
-    in_queue: Duration,
     ttl: Duration,
-    /// From the first failure on, until the store answers again.
+    /// Set from the first failure on, until the store answers again.
     backoff: Option<Backoff>,
     outage: Outage,
     /// The holder in the last answer.
@@ -152,32 +214,91 @@ impl<'a> Pursuit<'a> {
         started: Moment,
         outage_since: Option<Moment>,
     ) -> Pursuit<'a> {
-        let (deadline, retry_budget) = match wait {
-            Wait::Try => (None, ttl / 3),
-            Wait::For(d) => (Some(started + d), Duration::MAX),
-            Wait::Forever => (None, ttl),
+        let deadline = wait.ends_at(started);
+        let is_try = matches!(wait, Wait::Try);
+        let retry_budget = match wait {
+            Wait::Try => TRY_AGAIN_FOR,
+            Wait::For(_) => Duration::MAX,
+            Wait::Forever => ttl,
+        };
+        let patience = Patience {
+            until: deadline.map(|at| at + LAST_ATTEMPT),
+            answer: is_try.then_some(TRY_WAITS),
+            in_queue: if is_try {
+                TRY_WAITS
+            } else {
+                retry_budget.min(ttl)
+            },
+            is_last: false,
         };
         Pursuit {
             client,
-            is_try: matches!(wait, Wait::Try),
+            is_try,
             deadline,
-            last_attempt: deadline.map(|at| at + LAST_ATTEMPT),
+            patience,
             retry_budget,
-            in_queue: retry_budget.min(ttl),
             ttl,
             backoff: None,
-            outage: Outage { since: outage_since, last: None },
+            outage: Outage {
+                since: outage_since,
+                ..Outage::default()
+            },
             holder: None,
         }
     }
 
-    /// Takes in what became of a request: how long to wait before the next, if not for what the store grants; or the end.
+    /// Asks a last time at the deadline. Returns the reason why the claim is not granted, which
+    /// counts only if it is not granted by now.
+    async fn look_once_more(
+        &mut self,
+        acquisition: &mut Acquisition<'_>,
+        now: Moment,
+    ) -> Result<Error> {
+        // A caller that polls late still has the full time for this request.
+        if self.patience.until.is_none_or(|until| until <= now) {
+            self.patience.until = Some(now + LAST_ATTEMPT);
+        }
+        self.patience.is_last = true;
+        let answer = acquisition.claim(now, &self.patience).await;
+        let state = &acquisition.state;
+        Ok(match answer {
+            Ok(Some(Claimed::Granted(grant))) => {
+                state.grant(grant, acquisition.stamp);
+                too_slow()
+            }
+            Ok(Some(Claimed::Waiting(waiting))) => {
+                state.wait_at(waiting.place);
+                Error::timed_out(waiting.who)
+            }
+            Ok(Some(Claimed::Busy(by))) => {
+                acquisition.left_nothing();
+                Error::contended(by)
+            }
+            // The request may be executed after the release of a grant that came meanwhile: that
+            // grant is withdrawn with it.
+            Ok(None) => return Err(self.late()),
+            Err(e) => self.not_sent_in_time(e),
+        })
+    }
+
+    /// Processes the outcome of a request. Returns the delay before the next request, `None` if the
+    /// claim was granted, or the error that ends the pursuit.
     fn learn(
         &mut self,
         acquisition: &mut Acquisition<'_>,
         answer: Result<Option<Claimed>>,
     ) -> Result<Option<Duration>> {
-        let (state, asked, now) = (&acquisition.state, acquisition.stamp, acquisition.heard);
+        let state = &acquisition.state;
+        let asked = acquisition.stamp;
+        let now = acquisition.heard;
+        if let (Ok(Some(_)), 1..) = (&answer, self.outage.failures) {
+            let lasted = self
+                .outage
+                .since
+                .map_or(Duration::ZERO, |since| now.since(since));
+            events::claim_answered(&state.claim, self.outage.failures, lasted);
+            self.outage.failures = 0;
+        }
         match answer {
             Ok(None) => Err(self.late()),
             Ok(Some(Claimed::Granted(grant))) if grant.validity.until(asked) <= now => {
@@ -198,17 +319,32 @@ impl<'a> Pursuit<'a> {
                 self.waits(state, waiting, asked).map(Some)
             }
             Err(e) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous) => {
-                events::claim_failed(&state.claim, &e);
+                if self.outage.failures == 0 {
+                    events::claim_failed(&state.claim, &e);
+                }
+                self.outage.failures += 1;
                 self.ask_again(e, now).map(Some)
             }
-            // It was not sent in time.
-            Err(e) if e.kind() == ErrorKind::TimedOut => Err(self.holder.take().map_or(e, Error::timed_out)),
-            Err(e) => Err(e),
+            Err(e) => Err(self.not_sent_in_time(e)),
         }
     }
 
-    /// It has a place in the queue, whose lease began when it was asked for at the earliest: how long to wait there before asking again.
-    fn waits(&mut self, state: &Arc<ClaimState>, waiting: Waiting, asked: Moment) -> Result<Duration> {
+    /// Names the holder in the last answer, if the claim was not sent in time because others of this client were before it.
+    fn not_sent_in_time(&mut self, e: Error) -> Error {
+        if e.kind() != ErrorKind::TimedOut {
+            return e;
+        }
+        self.holder.take().map_or(e, Error::timed_out)
+    }
+
+    /// Processes the place in the queue that the store answered. The lease of the place began at
+    /// the earliest when the place was asked for. Returns the delay before the next request.
+    fn waits(
+        &mut self,
+        state: &Arc<ClaimState>,
+        waiting: Waiting,
+        asked: Moment,
+    ) -> Result<Duration> {
         if self.is_try {
             return Err(Error::contended(waiting.who));
         }
@@ -219,21 +355,30 @@ impl<'a> Pursuit<'a> {
         self.backoff = None;
         self.client.keep(state, asked);
         self.holder = Some(waiting.who);
-        // A store that says nothing is asked again once per lease: no wait rests on its notifications alone.
-        Ok(waiting.retry_after.unwrap_or_else(|| jittered(self.ttl, &mut self.client.random())))
+        // A store that gives no delay is asked again once per lease: no wait rests on its
+        // notifications alone.
+        Ok(waiting
+            .retry_after
+            .unwrap_or_else(|| jittered(self.ttl, &mut self.client.random())))
     }
 
-    /// The store failed: how long to wait before asking again, or the error itself at the end of the retry budget.
+    /// Processes a failure of the store. Returns the delay before the next request, or the error
+    /// itself at the end of the retry budget.
     fn ask_again(&mut self, e: Error, now: Moment) -> Result<Duration> {
         let since = *self.outage.since.get_or_insert(now);
-        if now.since(since) >= self.retry_budget {
+        let is_answer = self.is_try && e.is_answer();
+        if is_answer || now.since(since) >= self.retry_budget {
             return Err(e);
         }
         self.outage.last = Some(e);
-        Ok(self.backoff.get_or_insert_with(|| Backoff::new(self.client.random())).next())
+        Ok(self
+            .backoff
+            .get_or_insert_with(|| Backoff::new(self.client.random()))
+            .next())
     }
 
-    /// The error at the deadline: the store's failure, if that is why.
+    /// The error at the deadline: the latest failure of the store if there was one, or else a
+    /// timeout by the holder of the last answer, or else that the store did not answer.
     fn late(&mut self) -> Error {
         match (self.outage.last.take(), self.holder.take()) {
             (Some(e), _) => e,
@@ -247,5 +392,6 @@ impl<'a> Pursuit<'a> {
 #[derive(Default)]
 struct Outage {
     since: Option<Moment>,
+    failures: u32,
     last: Option<Error>,
 }

@@ -1,10 +1,10 @@
-//! A claim on its way, or several that are claimed together: its requests, its waits, and what happens when its caller
-//! leaves.
+//! A claim on its way, or several that are claimed together: the requests, the waits, and the
+//! withdrawal when the caller leaves.
 //!
 //! A request that was sent cannot be taken back. When the caller leaves, its answer may still be on
-//! its way, and a withdrawal that overtakes it would leave a lock that no client knows. So the
-//! acquisition keeps the request, hands it over together with the withdrawal, and the withdrawal
-//! waits for it.
+//! its way, and a withdrawal that overtakes it would leave a lock that no client knows. The
+//! acquisition therefore keeps the request and hands it over together with the withdrawal, and the
+//! withdrawal waits for it.
 //!
 //! It also remembers whether something of it *may* be in the store. A request that was surely not
 //! executed leaves nothing, and then dropping the future sends nothing: a loop of refused tries
@@ -13,60 +13,109 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::claim_state::{ClaimState, Woken};
+use crate::backend::claim::Claim;
+use crate::backend::clock::Moment;
+use crate::backend::error::{Error, ErrorKind, Result};
+use crate::backend::grant::{Claimed, ClaimedAll};
+use crate::engine::claim_state::{Bounds, ClaimState, Woken};
 use crate::engine::client::Client;
 use crate::engine::concurrency_limit::Slot;
 use crate::engine::keeper::Work;
 use crate::engine::release::{InFlight, Release, Reply};
-use crate::seam::claim::Claim;
-use crate::seam::clock::Moment;
-use crate::seam::error::{Error, ErrorKind, Result};
-use crate::seam::grant::{Claimed, ClaimedAll};
 use crate::support::fault;
 
-/// A claim on its way. Whatever it has left in the store when it is dropped is withdrawn in the background.
+/// A claim on its way. When it is dropped, everything that it has left in the store is withdrawn in
+/// the background.
 pub(crate) struct Acquisition<'a> {
     pub(crate) client: &'a Arc<Client>,
     pub(crate) state: Arc<ClaimState>,
-    /// Those that are claimed together with it, all or none.
+    /// The claims that are made together with it, all or none.
     pub(crate) others: Vec<Arc<ClaimState>>,
-    /// Which of them all the latest refusal was about.
+    /// The index of the claim that the latest refusal was about.
     pub(crate) refused: usize,
-    /// The request that is out, if one is.
+    /// The unanswered request, if there is one.
     in_flight: Option<InFlight>,
+    /// An instant before the first request was sent.
+    began: Option<Moment>,
     /// An instant before the latest request was sent.
     pub(crate) stamp: Moment,
-    /// When its answer came, or what took its place.
+    /// The moment when the answer to the latest request came, or when the wait for it ended.
     pub(crate) heard: Moment,
     /// Something may be in the store.
     traces: bool,
     /// An attempt stayed unanswered, or was granted too late: a refusal need not mean that nothing is left.
     doubt: bool,
-    /// They are holds now, and others answer for them.
+    /// The claims are holds now, and others are responsible for them.
     held: bool,
 }
 
+/// The time limits of a request that claims.
+pub(crate) struct Patience {
+    /// The moment until which it may be answered.
+    pub(crate) until: Option<Moment>,
+    /// The limit for its answer, counted from the first request that was sent.
+    pub(crate) answer: Option<Duration>,
+    /// The limit for the wait for a slot among the claims of this client, while the store answers
+    /// none of them.
+    pub(crate) in_queue: Duration,
+    /// The caller waits for no further answer.
+    pub(crate) is_last: bool,
+}
+
 impl<'a> Acquisition<'a> {
-    pub(crate) fn new(client: &'a Arc<Client>, claim: Claim, others: Vec<Claim>, now: Moment) -> Acquisition<'a> {
+    pub(crate) fn new(
+        client: &'a Arc<Client>,
+        claim: Claim,
+        others: Vec<Claim>,
+        now: Moment,
+        bounds: Bounds,
+    ) -> Acquisition<'a> {
         let state = |claim| {
-            let state = Arc::new(ClaimState::new(claim, client.clock.clone()));
+            let state = Arc::new(ClaimState::new(claim, client.clock.clone(), bounds));
             // The listener is open before the claim is sent.
             client.notifier.listen(state.claim.id, state.clone());
             state
         };
         let (state, others) = (state(claim), others.into_iter().map(state).collect());
-        let (in_flight, refused) = (None, 0);
-        let (traces, doubt, held) = (false, false, false);
-        Acquisition { client, state, others, refused, in_flight, stamp: now, heard: now, traces, doubt, held }
+        let in_flight = None;
+        let refused = 0;
+        let traces = false;
+        let doubt = false;
+        let held = false;
+        Acquisition {
+            client,
+            state,
+            others,
+            refused,
+            in_flight,
+            began: None,
+            stamp: now,
+            heard: now,
+            traces,
+            doubt,
+            held,
+        }
     }
 
     fn all(&self) -> impl Iterator<Item = &Arc<ClaimState>> {
         std::iter::once(&self.state).chain(&self.others)
     }
 
-    /// One request for all claims of this acquisition, as they began. It keeps its slot until it is answered.
-    fn request(&self, slot: Slot) -> InFlight {
-        let (backend, state) = (self.client.backend.clone(), self.state.clone());
+    /// Makes one request for all claims of this acquisition, in their original form. It keeps its
+    /// slot until it is answered. The caller waits for no further answer if it `is_last`.
+    fn request(&self, slot: Slot, is_last: bool) -> InFlight {
+        let backend = self.client.backend.clone();
+        let state = self.state.clone();
+        if is_last && self.others.is_empty() {
+            let claim = Claim {
+                is_last,
+                ..state.claim.clone()
+            };
+            return InFlight::new(async move {
+                let _slot = slot;
+                backend.claim(&claim).await.map(Reply::One)
+            });
+        }
         if self.others.is_empty() {
             return InFlight::new(async move {
                 let _slot = slot;
@@ -80,26 +129,29 @@ impl<'a> Acquisition<'a> {
         })
     }
 
-    /// Sends the claim (again), when it has a slot among those of this client, and waits for the answer. `None` at the
-    /// deadline: the request stays in flight. `retry_budget`: for how long it waits for a slot while the store answers no claim.
-    /// It begins `now`.
+    /// Sends the claim (again) as soon as it has a slot among those of this client, and waits for
+    /// the answer. Returns `None` if the limits of `patience` have passed: the request then stays
+    /// in flight. `now` is the current moment.
     pub(crate) async fn claim(
         &mut self,
         now: Moment,
-        deadline: Option<Moment>,
-        retry_budget: Duration,
+        patience: &Patience,
     ) -> Result<Option<Claimed>> {
-        let concurrency_limit = &self.client.concurrency_limits[usize::from(self.state.place().is_some())];
+        let concurrency_limit =
+            &self.client.concurrency_limits[usize::from(self.state.place().is_some())];
         self.client.open()?;
         (self.stamp, self.heard) = (now, now);
         self.may_begin(now)?;
         let slot = match concurrency_limit.try_enter(now) {
             Some(slot) => slot,
             None => {
-                let entered = concurrency_limit.enter(deadline, retry_budget).await;
+                let entered = concurrency_limit
+                    .enter(patience.until, patience.in_queue)
+                    .await;
                 let now = self.client.clock.now();
                 (self.stamp, self.heard) = (now, now);
-                // Meanwhile it may have been closed, or others have taken what the store renews in time.
+                // Meanwhile the client may have been closed, or may keep more leases than the store
+                // renews in time.
                 let slot = self.client.open().and(entered)?;
                 self.may_begin(now)?;
                 slot
@@ -107,9 +159,15 @@ impl<'a> Acquisition<'a> {
         };
         // An answer that comes after the lease would be worth nothing.
         let limit = self.stamp + self.state.claim.ttl;
-        let until = deadline.map_or(limit, |deadline| deadline.min(limit));
+        let began = *self.began.get_or_insert(self.stamp);
+        let answer_by = patience.answer.map(|answer| began + answer);
+        let until = patience
+            .until
+            .into_iter()
+            .chain(answer_by)
+            .fold(limit, Moment::min);
         let traces_before = std::mem::replace(&mut self.traces, true);
-        let request = self.request(slot);
+        let request = self.request(slot, patience.is_last);
         let in_flight = self.in_flight.insert(request);
         let answer = tokio::select! {
             biased;
@@ -131,29 +189,32 @@ impl<'a> Acquisition<'a> {
                     _ => {}
                 }
                 let answer = answer.and_then(|reply| self.learn(reply));
-                // What lands after `close` becomes no guard.
+                // An answer that arrives after `close` becomes no guard.
                 self.client.open().and(answer).map(Some)
             }
             None if until < limit => Ok(None),
             None => {
                 self.in_flight = None;
                 self.doubt = true;
-                Err(Error::new(ErrorKind::Ambiguous, "the store did not answer within the lease"))
+                Err(Error::new(
+                    ErrorKind::Ambiguous,
+                    "the store did not answer within the lease",
+                ))
             }
         }
     }
 
-    /// Refuses what may be in no store yet, if it could cost another hold of this client its lease.
+    /// Refuses a claim that surely has nothing in the store yet, if it could cost another hold of
+    /// this client its lease.
     fn may_begin(&self, now: Moment) -> Result<()> {
         if !self.traces && self.client.keeper.is_behind(now, self.state.claim.ttl) {
-            let why =
-                "this client keeps more locks than its store renews in time, and takes no more before that has changed";
+            let why = "this client keeps more locks than its store renews in time, and takes no more before that has changed";
             return Err(Error::new(ErrorKind::Unavailable, why));
         }
         Ok(())
     }
 
-    /// What the answer means for the first; what it grants to the others is theirs.
+    /// Returns the answer for the first claim, and passes their grants on to the other claims.
     fn learn(&mut self, reply: Reply) -> Result<Claimed> {
         let grants = match reply {
             Reply::One(claimed) => return Ok(claimed),
@@ -167,13 +228,25 @@ impl<'a> Acquisition<'a> {
         let all = grants.len() == self.all().count();
         let mut grants = grants.into_iter();
         let first = grants.next().filter(|_| all);
-        self.others.iter().zip(grants).for_each(|(state, grant)| state.grant(grant, self.stamp));
-        let internal = || Error::new(ErrorKind::Internal, "the store did not answer for each name");
+        self.others
+            .iter()
+            .zip(grants)
+            .for_each(|(state, grant)| state.grant(grant, self.stamp));
+        let internal = || {
+            Error::new(
+                ErrorKind::Internal,
+                "the store did not answer for each name",
+            )
+        };
         first.map(Claimed::Granted).ok_or_else(internal)
     }
 
     /// Waits for a grant, a notification, the poll interval's end or the deadline.
-    pub(crate) async fn wait(&mut self, poll_at: Option<Moment>, deadline: Option<Moment>) -> Woken {
+    pub(crate) async fn wait(
+        &mut self,
+        poll_at: Option<Moment>,
+        deadline: Option<Moment>,
+    ) -> Woken {
         loop {
             if let Some(woken) = self.take_change() {
                 return woken;
@@ -200,18 +273,24 @@ impl<'a> Acquisition<'a> {
         }
     }
 
-    /// They are granted when each of them is.
+    /// Returns the change. The claims together are granted only when each of them is.
     fn take_change(&self) -> Option<Woken> {
-        let others = self.others.iter().all(|state| state.take_change() == Some(Woken::Granted));
-        self.state.take_change().filter(|woken| others || *woken != Woken::Granted)
+        let others = self
+            .others
+            .iter()
+            .all(|state| state.take_change() == Some(Woken::Granted));
+        self.state
+            .take_change()
+            .filter(|woken| others || *woken != Woken::Granted)
     }
 
-    /// The store has said that nothing of this claim is left; true unless an earlier attempt is still unaccounted for.
+    /// The store has answered that nothing of this claim is left. This is reliable unless an
+    /// earlier attempt stayed unanswered.
     pub(crate) fn left_nothing(&mut self) {
         self.traces = self.doubt;
     }
 
-    /// From here on the caller answers for them, and the keeper renews them.
+    /// Makes the caller responsible for the holds from now on; the keeper renews them.
     pub(crate) fn succeed(mut self, now: Moment) {
         self.all().for_each(|state| self.client.keep(state, now));
         self.held = true;
@@ -226,7 +305,10 @@ impl Drop for Acquisition<'_> {
         self.all().for_each(|state| self.client.forget(state));
         if self.traces && !fault("no-withdrawal") {
             let in_flight = self.in_flight.take();
-            self.client.work(Work::Withdraw(Release { in_flight, ..Release::of(self.all()) }));
+            self.client.work(Work::Withdraw(Release {
+                in_flight,
+                ..Release::of(self.all())
+            }));
         }
     }
 }

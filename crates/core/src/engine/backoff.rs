@@ -1,8 +1,8 @@
-//! How long to wait before asking again. Pure arithmetic with injected randomness.
+//! The delay before a request is repeated. Pure arithmetic with injected randomness.
 //!
 //! Clients that fail together retry together, and a store that comes back is hit by all of them at
-//! once. So each step is drawn between half and the whole of it. The randomness is injected, so
-//! that tests repeat.
+//! once. Therefore each delay is drawn between half of a step and the whole of it. The randomness
+//! is injected, so that tests repeat.
 
 use std::time::Duration;
 
@@ -17,7 +17,10 @@ const CAP: Duration = Duration::from_secs(1);
 
 impl Backoff {
     pub(crate) fn new(random: fastrand::Rng) -> Backoff {
-        Backoff { step: Duration::from_millis(20), random }
+        Backoff {
+            step: Duration::from_millis(20),
+            random,
+        }
     }
 
     pub(crate) fn next(&mut self) -> Duration {
@@ -27,7 +30,7 @@ impl Backoff {
     }
 }
 
-/// Between half of `d` and `d`.
+/// Returns a random time between half of `d` and `d`.
 pub(crate) fn jittered(d: Duration, random: &mut fastrand::Rng) -> Duration {
     d.mul_f64(0.5 + random.f64() / 2.0)
 }
@@ -42,7 +45,10 @@ mod tests {
         let mut backoff = Backoff::new(fastrand::Rng::with_seed(7));
         for step in [20, 40, 80, 160, 320, 640, 1000, 1000] {
             let pause = backoff.next();
-            assert!(ms(step / 2) <= pause && pause <= ms(step), "{pause:?} for a step of {step} ms");
+            assert!(
+                ms(step / 2) <= pause && pause <= ms(step),
+                "{pause:?} for a step of {step} ms"
+            );
         }
     }
 }

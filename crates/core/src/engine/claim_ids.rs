@@ -1,25 +1,26 @@
 //! Ids for the claims of one client: random numbers of the operating system, drawn many at a time.
 //!
-//! On some stores an id proves who holds a lock, so nobody may guess it: each is a number of the
-//! operating system's generator, and none is computed from another one. To ask the system for each
-//! id was a tenth of a cycle in memory.
+//! On some stores an id proves the ownership of a lock, so it must not be guessable: each id is a
+//! number of the operating system's generator, and none is computed from another one. A system call
+//! for each id cost a tenth of a lock cycle on the store in memory.
 //!
-//! A copy of the process (a fork, a restored snapshot) has the same numbers in its stock. So a stock is used
-//! for a moment only, and the instant at which an id is drawn is mixed in. Two copies draw one id only if
-//! they were copied within that moment, and then draw at the same nanosecond.
+//! A copy of the process (a fork, a restored snapshot) has the same numbers in its stock. Therefore
+//! a stock is used for 10 ms only, and the instant at which an id is drawn is mixed in. Two copies
+//! draw the same id only if they were copied within that time, and then draw at the same
+//! nanosecond.
 
 use std::mem::take;
 use std::time::Duration;
 
-use crate::seam::claim::ClaimId;
-use crate::seam::clock::Moment;
-use crate::seam::error::{Error, ErrorKind, Result};
+use crate::backend::claim::ClaimId;
+use crate::backend::clock::Moment;
+use crate::backend::error::{Error, ErrorKind, Result};
 use crate::support::system;
 
-/// So many at a time: 256 bytes are what Linux gives without an interruption.
+/// The number of ids drawn at a time: Linux gives 256 bytes without an interruption.
 const STOCK: usize = 16;
 
-/// A stock is used for so long only.
+/// The time for which a stock is used.
 const FRESH: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
@@ -41,7 +42,7 @@ impl ClaimIds {
             (self.left, self.drawn) = (STOCK, Some(now));
         }
         self.left -= 1;
-        // It is used up.
+        // The number is removed from the stock.
         let word = u128::from_ne_bytes(take(&mut self.stock[self.left]));
         Ok(ClaimId::of_random(word ^ u128::from(now.as_nanos())))
     }
@@ -55,7 +56,8 @@ mod tests {
 
     #[test]
     fn no_two_are_equal_and_nothing_of_them_stays() {
-        let (mut ids, now) = (ClaimIds::default(), Moment::from_nanos(7));
+        let mut ids = ClaimIds::default();
+        let now = Moment::from_nanos(7);
         let drawn: HashSet<_> = (0..10 * STOCK).map(|_| ids.draw(now).unwrap()).collect();
         assert_eq!(drawn.len(), 10 * STOCK);
         assert_eq!((ids.left, ids.stock), (0, [[0; 16]; STOCK]));
@@ -67,7 +69,10 @@ mod tests {
         let mut parent = ClaimIds::default();
         parent.draw(Moment::from_nanos(1)).unwrap();
         let mut child = ClaimIds { ..parent };
-        assert_ne!(parent.draw(Moment::from_nanos(2)).unwrap(), child.draw(Moment::from_nanos(3)).unwrap());
+        assert_ne!(
+            parent.draw(Moment::from_nanos(2)).unwrap(),
+            child.draw(Moment::from_nanos(3)).unwrap()
+        );
     }
 
     /// Clones of a machine go on with the same clock.
@@ -75,7 +80,8 @@ mod tests {
     fn copies_that_pause_draw_from_stocks_of_their_own() {
         let mut one = ClaimIds::default();
         one.draw(Moment::from_nanos(1)).unwrap();
-        let (mut other, later) = (ClaimIds { ..one }, Moment::from_nanos(2) + FRESH);
+        let mut other = ClaimIds { ..one };
+        let later = Moment::from_nanos(2) + FRESH;
         assert_ne!(one.draw(later).unwrap(), other.draw(later).unwrap());
     }
 }

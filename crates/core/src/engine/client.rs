@@ -1,7 +1,7 @@
 //! One client of one store, shared by every lock and guard made of it: the backend, its notifier, the keeper.
 //!
-//! Everything that is made from one [`Store`](crate::Store) shares one client: so renewals of all
-//! locks go out together, and there is one place that knows whether the store was closed.
+//! Everything that is made from one [`Store`](crate::Store) shares one client. Renewals of all
+//! locks then go out together, and one place knows whether the store was closed.
 //!
 //! It also bounds the requests that no lease bounds, such as `inspect` or `evict`: a store that
 //! does not answer must not hang its caller.
@@ -13,36 +13,40 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use crate::backend::claim::ClaimId;
+use crate::backend::clock::{Clock, Moment};
+use crate::backend::contract::Backend;
+use crate::backend::error::{Error, ErrorKind, Result};
+use crate::backend::guarantees::Guarantees;
+use crate::backend::notifier::Notifier;
+use crate::engine::backoff::Backoff;
 use crate::engine::claim_ids::ClaimIds;
 use crate::engine::claim_state::ClaimState;
 use crate::engine::concurrency_limit::ConcurrencyLimit;
 use crate::engine::events;
 use crate::engine::keeper::{Keeper, Work};
 use crate::engine::release::Release;
-use crate::seam::backend::Backend;
-use crate::seam::claim::ClaimId;
-use crate::seam::clock::{Clock, Moment};
-use crate::seam::error::{Error, ErrorKind, Result};
-use crate::seam::guarantees::Guarantees;
-use crate::seam::notifier::Notifier;
 use crate::support::locked;
 use crate::support::sync::Mutex;
 use crate::support::sync::atomic::{AtomicBool, Ordering};
 use crate::support::thread::OwnThread;
 
-/// How long core waits for a verb that has no lease to bound it.
+/// The time that core waits for a request that no lease bounds.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time for which a failed release is repeated before its error is returned to the caller.
+const RELEASE_AGAIN_FOR: Duration = Duration::from_secs(2);
 
 pub(crate) struct Client {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) notifier: Notifier,
     pub(crate) clock: Clock,
     pub(crate) guarantees: Guarantees,
-    /// Claims that go to the store for the first time, and those that were answered before: they do not wait behind many new ones.
+    /// The limits for claims that go to the store for the first time, and for claims that already
+    /// have a place. The second kind does not wait behind many new claims.
     pub(crate) concurrency_limits: [Arc<ConcurrencyLimit>; 2],
     pub(crate) keeper: Arc<Keeper>,
     closed: AtomicBool,
-    /// Whether the store's client is closed; locked while a call closes it.
+    /// True once the store's client is closed; locked while a call closes it.
     ended: tokio::sync::Mutex<bool>,
     thread: Option<OwnThread>,
     random: Mutex<fastrand::Rng>,
@@ -50,9 +54,17 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(backend: Arc<dyn Backend>, mut random: fastrand::Rng, thread: Option<OwnThread>) -> Client {
-        let (notifier, guarantees) = (backend.notifier().cloned().unwrap_or_default(), backend.guarantees());
-        guarantees.warnings.iter().for_each(|warning| events::store_warns(&*backend, warning));
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        mut random: fastrand::Rng,
+        thread: Option<OwnThread>,
+    ) -> Client {
+        let notifier = backend.notifier().cloned().unwrap_or_default();
+        let guarantees = backend.guarantees();
+        guarantees
+            .warnings()
+            .iter()
+            .for_each(|warning| events::store_warns(&*backend, warning));
         Client {
             notifier: notifier.clone(),
             clock: backend.clock(),
@@ -76,21 +88,23 @@ impl Client {
         Ok(())
     }
 
-    /// Refuses work that could not be done: after `close`, and outside of a tokio runtime.
+    /// Refuses work that cannot be done: after `close`, and outside of a tokio runtime.
     pub(crate) fn ready(&self) -> Result<()> {
         self.open()?;
         self.register_this_runtime()
     }
 
-    /// From now on this runtime keeps the keeper running: a task of it asks something, waits, or listens for a loss.
+    /// Lets this runtime run the keeper from now on. It is called when a task of the runtime asks
+    /// something, waits, or listens for a loss.
     pub(crate) fn register_this_runtime(&self) -> Result<()> {
-        let none = |_| Error::new(ErrorKind::Closed, "no tokio runtime is running here");
+        let none = |_| Error::new(ErrorKind::NoRuntime, "no tokio runtime is running here");
         let here = Handle::try_current().map_err(none)?;
-        self.keeper.register_runtime(self.thread.as_ref().map_or(&here, |thread| &thread.handle));
+        self.keeper
+            .register_runtime(self.thread.as_ref().map_or(&here, |thread| &thread.handle));
         Ok(())
     }
 
-    /// The id of another claim, which is made now.
+    /// Draws the id of a new claim.
     pub(crate) fn claim_id(&self, now: Moment) -> Result<ClaimId> {
         locked(&self.ids).draw(now)
     }
@@ -101,13 +115,27 @@ impl Client {
 
     /// Bounds a request that no lease bounds.
     pub(crate) async fn ask<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
+        self.ask_within(REQUEST_TIMEOUT, request).await
+    }
+
+    async fn ask_within<T>(
+        &self,
+        limit: Duration,
+        request: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         self.ready()?;
         let unanswered = || Error::new(ErrorKind::Ambiguous, "the store did not answer in time");
-        self.within(REQUEST_TIMEOUT, request).await.unwrap_or_else(|| Err(unanswered()))
+        self.within(limit, request)
+            .await
+            .unwrap_or_else(|| Err(unanswered()))
     }
 
     /// `None` if the request took longer than `limit`. It is dropped then.
-    pub(crate) async fn within<T>(&self, limit: Duration, request: impl Future<Output = T>) -> Option<T> {
+    pub(crate) async fn within<T>(
+        &self,
+        limit: Duration,
+        request: impl Future<Output = T>,
+    ) -> Option<T> {
         tokio::select! {
             biased;
             answer = request => Some(answer),
@@ -115,16 +143,19 @@ impl Client {
         }
     }
 
-    /// Whether the store may have forgotten this claim's hold since it was last confirmed.
+    /// Returns whether the store may have forgotten this claim's hold since it was last confirmed.
     pub(crate) fn is_in_doubt(&self, state: &ClaimState) -> bool {
-        !state.asked().is_some_and(|asked| self.notifier.is_uninterrupted(asked))
+        !state
+            .asked()
+            .is_some_and(|asked| self.notifier.is_uninterrupted(asked))
     }
 
-    /// Renews this claim from now on, until it is forgotten or lost: first by what is left of it at that moment.
+    /// Renews this claim from now on, until it is forgotten or lost. The first renewal is planned
+    /// by the part of the lease that is left at `at`.
     pub(crate) fn keep(&self, state: &Arc<ClaimState>, at: Moment) {
         let must_wake = self.keeper.keep(state, at);
         if self.open().is_err() {
-            // It came just after `close` had ended all others.
+            // The claim came just after `close` had ended all others.
             self.end_all(false);
         } else if must_wake {
             self.wake_keeper();
@@ -137,15 +168,16 @@ impl Client {
         self.keeper.forget(state);
     }
 
-    /// Does it in the background, retried until done or the lease has run out.
+    /// Does the work in the background, retried until it is done or the lease has run out.
     pub(crate) fn work(&self, work: Work) {
         self.keeper.queue(work);
         self.wake_keeper();
     }
 
-    /// Releases with effect at `at`: the store lets it end by itself then, or the keeper renews it until then.
+    /// Releases the hold with effect at `at`: the store lets it end by itself then, or the keeper
+    /// renews it until then.
     pub(crate) fn release_at(&self, state: &Arc<ClaimState>, at: Moment) {
-        let lapses = self.guarantees.min_hold_outlives_process;
+        let lapses = self.guarantees.min_hold_outlives_process();
         self.keeper.release_at(state, at, lapses);
         if lapses {
             self.work(Work::Lapse(state.clone(), at));
@@ -154,52 +186,111 @@ impl Client {
         }
     }
 
-    /// The same, and waits for the store's answer. It goes on in the background if that fails or its future is dropped.
-    pub(crate) async fn release_at_now(self: &Arc<Self>, state: &Arc<ClaimState>, at: Moment) -> Result<()> {
-        if !self.guarantees.min_hold_outlives_process {
+    /// Releases the hold with effect at `at`, and waits for the store's answer. The release goes on
+    /// in the background if it fails or its future is dropped.
+    pub(crate) async fn release_at_now(
+        self: &Arc<Self>,
+        state: &Arc<ClaimState>,
+        at: Moment,
+        again_until: Moment,
+    ) -> Result<()> {
+        if !self.guarantees.min_hold_outlives_process() {
             self.release_at(state, at);
             return Ok(());
         }
         self.keeper.release_at(state, at, true);
-        let mut pending = Pending { client: self, work: Some(|| Work::Lapse(state.clone(), at)) };
+        let mut pending = Pending {
+            client: self,
+            work: Some(|| Work::Lapse(state.clone(), at)),
+        };
         self.ready()?;
-        match self.ask(self.keeper.ask_to_lapse(state, at)).await {
+        let ask = || self.keeper.ask_to_lapse(state, at);
+        match self.ask_again(state, again_until, ask).await {
             Ok(()) => self.keeper.has_lapsed(state),
             Err(e) if e.kind().is_final() => self.keeper.outlives_nothing(state),
-            Err(e) => {
-                events::release_unknown(&state.claim, &e);
-                return Err(e);
-            }
+            Err(e) => return Err(e),
         }
         pending.work = None;
         Ok(())
     }
 
-    /// One withdrawal, waited for; the rest is done in the background if it fails or its future is dropped.
-    pub(crate) async fn release_now(self: &Arc<Self>, state: &Arc<ClaimState>) -> Result<()> {
+    /// Withdraws the claim and waits for the answer. The withdrawal goes on in the background if it
+    /// fails or its future is dropped.
+    pub(crate) async fn release_now(
+        self: &Arc<Self>,
+        state: &Arc<ClaimState>,
+        again_until: Moment,
+    ) -> Result<()> {
         self.forget(state);
-        let mut pending = Pending { client: self, work: Some(|| Work::Withdraw(Release::of([state]))) };
+        let mut pending = Pending {
+            client: self,
+            work: Some(|| Work::Withdraw(Release::of([state]))),
+        };
         let place = state.place();
-        let answer = self.ask(self.backend.release(&state.claim, place.as_ref())).await;
-        match &answer {
-            Ok(()) => {
-                pending.work = None;
-                events::released(&state.claim);
-            }
-            Err(e) => events::release_unknown(&state.claim, e),
-        }
-        answer
+        let ask = || self.backend.release(&state.claim, place.as_ref());
+        self.ask_again(state, again_until, ask).await?;
+        pending.work = None;
+        events::released(&state.claim);
+        Ok(())
     }
 
-    /// Ends all holds, waits until they are withdrawn, at most `limit`, and closes the store's client, once.
+    /// The moment until which a release that begins now is repeated before its error is returned to
+    /// the caller.
+    pub(crate) fn release_again_until(&self) -> Moment {
+        self.clock.now() + RELEASE_AGAIN_FOR
+    }
+
+    /// Asks the store to end a hold, and repeats a failed request until `again_until` while the
+    /// lease is valid: a connection that broke just now is no reason for an error. A store that is
+    /// silent is waited for until then, too.
+    async fn ask_again<F>(
+        &self,
+        state: &ClaimState,
+        again_until: Moment,
+        request: impl Fn() -> F,
+    ) -> Result<()>
+    where
+        F: Future<Output = Result<()>>,
+    {
+        let mut now = self.clock.now();
+        let mut backoff = None;
+        loop {
+            let left = again_until.since(now);
+            let Err(e) = self.ask_within(left, request()).await else {
+                return Ok(());
+            };
+            if backoff.is_none() {
+                events::release_unknown(&state.claim, &e);
+            }
+            now = self.clock.now();
+            let pause = backoff
+                .get_or_insert_with(|| Backoff::new(self.random()))
+                .next();
+            let is_late = now + pause >= again_until || state.remaining() <= pause;
+            if is_late || e.kind().is_final() {
+                return Err(e);
+            }
+            self.clock.sleep(pause).await;
+            now = self.clock.now();
+        }
+    }
+
+    /// Ends all holds, waits for at most `limit` until they are withdrawn, and closes the store's
+    /// client, once.
     pub(crate) async fn close(&self, limit: Duration) -> Result<()> {
         self.register_this_runtime()?;
         self.closed.store(true, Ordering::Release);
-        self.concurrency_limits.iter().for_each(|concurrency_limit| concurrency_limit.close());
-        // As soon as the store's client ends, others may hold: by then nothing of ours may be valid.
+        self.concurrency_limits
+            .iter()
+            .for_each(|concurrency_limit| concurrency_limit.close());
+        // As soon as the store's client ends, other clients may hold the locks: by then no hold of
+        // this client may be valid.
         self.end_all(false);
-        // No longer than the other call may take: it may be polled no more.
-        let ended = self.within(limit.saturating_add(REQUEST_TIMEOUT), self.ended.lock()).await;
+        // The wait for another call of `close` is bounded, because that call may not be polled any
+        // more.
+        let ended = self
+            .within(limit.saturating_add(REQUEST_TIMEOUT), self.ended.lock())
+            .await;
         if ended.as_deref() == Some(&true) {
             return Ok(());
         }
@@ -211,7 +302,13 @@ impl Client {
         if let Some(mut ended) = ended {
             *ended = true;
         }
-        if drained { Ok(()) } else { Err(unsure("closed before every background release was answered")) }
+        if drained {
+            Ok(())
+        } else {
+            Err(unsure(
+                "closed before every background release was answered",
+            ))
+        }
     }
 
     fn end_all(&self, min_hold_too: bool) {
@@ -226,7 +323,7 @@ impl Client {
     }
 
     fn wake_keeper(&self) {
-        // Outside of a runtime another one is woken.
+        // Outside of a runtime, this fails, and another runtime is woken.
         drop(self.register_this_runtime());
         self.keeper.wake();
     }

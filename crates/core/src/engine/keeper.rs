@@ -1,17 +1,17 @@
-//! The keeper: one task per store client that renews everything in batches, says when a hold has run out, and does what is
-//! left to the background.
+//! The keeper: one task per store client that renews everything in batches, ends holds that have
+//! run out, and does the background work.
 //!
 //! There is one keeper per client, not one task per lock. Ten thousand locks need then a few
 //! requests per third of a lease, and the end of validity of each is seen by the same task.
 //!
 //! Renewals go out side by side. One batch for everything, repeated as a whole when it is late,
-//! loses all locks at once as soon as it takes too long. Here a request that is late is not given
-//! up: another one passes it, and its answer counts whenever it comes. How many are under way
-//! follows what the store bears: one more for each that is answered in time, half as many when some
-//! are late.
+//! would lose all locks at once as soon as it takes too long. Here a late request is not given up:
+//! another one overtakes it, and its answer counts whenever it comes. The number of requests under
+//! way follows the capacity of the store: it grows by one for each that is answered in time, and is
+//! halved when some are late.
 //!
 //! No lock is held while user code runs. Wakers, `tracing` subscribers and the drop of a guard are
-//! code of other authors: the state changes first, and what is to be notified or dropped is returned to
+//! code of other authors: the state changes first, and the values to notify or drop are returned to
 //! the caller.
 
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
+use crate::backend::clock::{Clock, Moment};
+use crate::backend::contract::Backend;
+use crate::backend::error::Result;
+use crate::backend::grant::margin;
+use crate::backend::loss::Loss;
+use crate::backend::notifier::Notifier;
 use crate::engine::claim_state::ClaimState;
 use crate::engine::events;
 use crate::engine::release::Release;
-use crate::seam::backend::Backend;
-use crate::seam::clock::{Clock, Moment};
-use crate::seam::error::Result;
-use crate::seam::grant::margin;
-use crate::seam::loss::Loss;
-use crate::seam::notifier::Notifier;
 use crate::support::sync::atomic::{AtomicU64, Ordering};
 use crate::support::sync::{Mutex, Notify};
 use crate::support::{fault, locked};
@@ -41,16 +41,17 @@ mod background;
 mod batch;
 mod kept;
 mod registry;
+mod renewal_window;
 mod results;
 mod standby;
 mod takeover;
 mod task;
-mod width;
 mod work;
 
-/// By how much longer than its `min_hold` a store keeps a hold at most: clocks that are kept right do not differ by more, however long it is.
+/// The greatest time for which a store is asked to keep a hold beyond its `min_hold`: synchronized
+/// clocks do not differ by more, however long the `min_hold` is.
 const LONGEST_MARGIN: Duration = Duration::from_secs(1);
-/// How many releases are sent at once: renewals do not wait behind them.
+/// The number of releases that are sent at once, so that renewals do not wait behind them.
 const RELEASING: usize = 128;
 
 pub(crate) struct Keeper {
@@ -59,7 +60,8 @@ pub(crate) struct Keeper {
     notifier: Notifier,
     random: Mutex<fastrand::Rng>,
     registry: Mutex<Registry>,
-    /// Until when nothing more is taken with the shortest of leases: renewals are behind. In nanoseconds.
+    /// The moment, in nanoseconds, until which no further claim with a short lease is taken,
+    /// because renewals are behind.
     behind_until: AtomicU64,
     releasing: Semaphore,
     standby: Arc<Standby<Keeper>>,
@@ -67,27 +69,47 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    pub(crate) fn new(backend: Arc<dyn Backend>, notifier: Notifier, random: fastrand::Rng) -> Keeper {
-        let (clock, random, registry) = (backend.clock(), Mutex::new(random), Mutex::default());
-        let (standby, drained) = (Arc::new(Standby::new()), Notify::new());
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        notifier: Notifier,
+        random: fastrand::Rng,
+    ) -> Keeper {
+        let clock = backend.clock();
+        let random = Mutex::new(random);
+        let registry = Mutex::default();
+        let standby = Arc::new(Standby::new());
+        let drained = Notify::new();
         let releasing = Semaphore::new(RELEASING);
         let behind_until = AtomicU64::new(0);
-        Keeper { backend, clock, notifier, random, registry, behind_until, releasing, standby, drained }
+        Keeper {
+            backend,
+            clock,
+            notifier,
+            random,
+            registry,
+            behind_until,
+            releasing,
+            standby,
+            drained,
+        }
     }
 
-    /// Whether renewals of what is kept are so late that one more with this lease could cost another its own. One whose lease is three
-    /// times as long, or longer, is renewed after those that are late, and so seldom that it does not count.
+    /// Returns whether renewals of the kept claims are so late that one more claim with this lease
+    /// could cost another its own. A claim with a lease three times as long, or longer, is renewed
+    /// after those that are late, and so seldom that it does not count.
     pub(crate) fn is_behind(&self, now: Moment, ttl: Duration) -> bool {
         (now + ttl / 6).as_nanos() < self.behind_until.load(Ordering::Relaxed)
     }
 
-    /// Leases of `ttl` are: until each of them has been renewed once more.
+    /// Records that leases of `ttl` are behind, until each of them has been renewed once more.
     fn falls_behind(&self, now: Moment, ttl: Duration) {
-        self.behind_until.fetch_max((now + ttl / 2).as_nanos(), Ordering::Relaxed);
+        self.behind_until
+            .fetch_max((now + ttl / 2).as_nanos(), Ordering::Relaxed);
     }
 
-    /// Renews `state` from now on; one that is kept already stays in its batch. Says whether the keeper must be woken. `at`: for a grant
-    /// that moment is now, for a place it is when it was asked for, as its lease may have begun then.
+    /// Renews `state` from now on; a claim that is kept already stays in its batch. Returns whether
+    /// the keeper must be woken. `at` is the current moment for a grant, and for a place the moment
+    /// when it was asked for, as its lease may have begun then.
     pub(crate) fn keep(&self, state: &Arc<ClaimState>, at: Moment) -> bool {
         let renew_at = at + state.look().renew_in(at);
         let mut registry = locked(&self.registry);
@@ -117,20 +139,32 @@ impl Keeper {
         drop(gone);
     }
 
-    /// Keeps it until `at`, and releases it then. `lapsing`: the store is asked meanwhile to let it end by itself.
+    /// Keeps the hold until `at`, and releases it then. `lapsing` is true if the store is asked
+    /// meanwhile to let it end by itself.
     pub(crate) fn release_at(&self, state: &Arc<ClaimState>, at: Moment, lapsing: bool) {
         self.keep(state, self.clock.now());
-        self.change(state, |kept| (kept.release_at, kept.lapsing) = (at, lapsing));
+        self.change(state, |kept| {
+            (kept.release_at, kept.lapsing) = (at, lapsing);
+        });
     }
 
-    /// One attempt to let a hold end at that moment without us, and no sooner: the store's clock may run faster than ours.
+    /// Asks the store once to let a hold end at `at` without this client, and no sooner. A margin
+    /// is added, because the store's clock may run faster than the client's.
     pub(crate) async fn ask_to_lapse(&self, state: &Arc<ClaimState>, at: Moment) -> Result<()> {
-        let (claim, place, rest) = (state.now(), state.place(), at.since(self.clock.now()));
-        let more = if fault("exact-lapse") { Duration::ZERO } else { margin(rest).min(LONGEST_MARGIN) };
-        self.backend.release_after(&claim, place.as_ref(), rest + more).await
+        let claim = state.now();
+        let place = state.place();
+        let rest = at.since(self.clock.now());
+        let more = if fault("exact-lapse") {
+            Duration::ZERO
+        } else {
+            margin(rest).min(LONGEST_MARGIN)
+        };
+        self.backend
+            .release_after(&claim, place.as_ref(), rest + more)
+            .await
     }
 
-    /// The store lets it end by itself: nothing renews it any more.
+    /// Forgets a hold that the store lets end by itself: nothing renews it any more.
     pub(crate) fn has_lapsed(&self, state: &ClaimState) {
         self.notifier.unlisten(state.claim.id);
         self.forget(state);
@@ -138,7 +172,7 @@ impl Keeper {
         events::lapses(&state.claim);
     }
 
-    /// It is renewed as ever: the store does not let holds end by themselves.
+    /// Renews the hold as before, because the store does not let holds end by themselves.
     pub(crate) fn outlives_nothing(&self, state: &ClaimState) {
         self.change(state, |kept| kept.lapsing = false);
         self.wake();
@@ -161,7 +195,7 @@ impl Keeper {
         self.standby.call();
     }
 
-    /// The client goes, and what is left is still done.
+    /// The client is gone; the work that is left is still done.
     pub(crate) fn no_more_work(self: &Arc<Keeper>) {
         let mut registry = locked(&self.registry);
         registry.no_more_work = true;
@@ -174,20 +208,28 @@ impl Keeper {
         self.wake();
     }
 
-    /// Ends everything that is kept: holds are lost, waiters check again, and all are withdrawn. A hold whose guard has gone and
-    /// that is within its `min_hold` goes on, unless that is to end `too`.
+    /// Ends all kept claims: holds are lost, waiters check again, and all are withdrawn. A hold
+    /// whose guard has gone and that is within its `min_hold` goes on, unless `min_hold_too` is
+    /// true.
     pub(crate) fn end_all(&self, min_hold_too: bool) {
         let mut registry = locked(&self.registry);
         let ends = |state: &Arc<ClaimState>| {
-            min_hold_too || registry.kept.get(&state.kept_as()).is_none_or(|kept| kept.release_at == NEVER)
+            min_hold_too
+                || registry
+                    .kept
+                    .get(&state.kept_as())
+                    .is_none_or(|kept| kept.release_at == NEVER)
         };
         let ending: Vec<_> = registry.states().into_iter().filter(ends).collect();
-        let gone: Vec<_> = ending.iter().map(|state| registry.remove(state.kept_as())).collect();
+        let gone: Vec<_> = ending
+            .iter()
+            .map(|state| registry.remove(state.kept_as()))
+            .collect();
         drop(registry);
         for Kept { state, lapsing, .. } in gone.iter().flatten() {
             self.notifier.unlisten(state.claim.id);
             state.lose(Loss::Gone);
-            // What the store may have let lapse ends when its min_hold does.
+            // A hold that the store may have let lapse ends with its `min_hold`.
             if !lapsing {
                 self.queue(Work::Withdraw(Release::of([state])));
             }

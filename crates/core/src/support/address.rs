@@ -1,4 +1,4 @@
-//! Where a store is, as users write it: one strict grammar of URLs for every store, and no message shows a credential.
+//! The URL of a store: one strict grammar for every store, and no message shows a credential.
 //!
 //! Every store reads its URL with this grammar, so that `timeout` or a percent-encoded password
 //! means the same everywhere, and no store shows a password in a message because it forgot one
@@ -10,19 +10,19 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
-use crate::seam::error::{Error, ErrorKind, Result};
+use crate::backend::error::{Error, ErrorKind, Result};
 
 /// A store's URL, taken apart:
 /// `scheme://[[user]:password@]host[:port][,host[:port]…][/path][?key=value[&key=value…]]`.
 ///
 /// One strict grammar for every store. User, password, path and values are percent-decoded. A store
-/// takes the parameters that it knows, and then calls [`done`](crate::support::Address::done), so that
+/// takes the parameters that it knows, and then calls [`done`](crate::backend::Address::done), so that
 /// a misspelt parameter is refused instead of ignored. No message shows a credential.
 ///
 /// # Examples
 ///
 /// ```
-/// use leasehold_core::support::Address;
+/// use leasehold_core::backend::Address;
 ///
 /// # fn main() -> leasehold_core::Result<()> {
 /// let mut url = Address::parse("redis://:secret@db-1,db-2:7000/0?timeout=250", "redis", 6379)?;
@@ -50,7 +50,7 @@ pub struct Address {
 /// # Examples
 ///
 /// ```
-/// use leasehold_core::support::Host;
+/// use leasehold_core::backend::Host;
 ///
 /// assert_eq!(Host::parse("[::1]", 6379).unwrap().to_string(), "[::1]:6379");
 /// assert!(Host::parse("db:0", 6379).is_err());
@@ -75,31 +75,67 @@ impl Address {
     /// [`Invalid`](crate::ErrorKind::Invalid), with the part that is wrong, and without
     /// credentials.
     pub fn parse(url: &str, scheme: &str, default_port: u16) -> Result<Address> {
-        let rest = url.strip_prefix(scheme).and_then(|rest| rest.strip_prefix("://"));
-        Address::read(rest.ok_or_else(|| invalid(format_args!("it does not begin with {scheme}://")))?, default_port)
+        let rest = url
+            .strip_prefix(scheme)
+            .and_then(|rest| rest.strip_prefix("://"));
+        Address::read(
+            rest.ok_or_else(|| invalid(format_args!("it does not begin with {scheme}://")))?,
+            default_port,
+        )
     }
 
-    /// Reads a URL of this scheme, or of the same with an `s` behind it, which asks for
+    /// Reads a URL of this scheme, in which a user may stand without a password: `scheme://user@host`.
+    ///
+    /// # Errors
+    ///
+    /// As [`parse`](crate::backend::Address::parse).
+    pub fn parse_with_user(url: &str, scheme: &str, default_port: u16) -> Result<Address> {
+        let named = |rest: &str| {
+            let authority = rest.split(['/', '?']).next().unwrap_or_default();
+            let (user, _) = authority.rsplit_once('@')?;
+            (!user.contains(':')).then_some(user.len())
+        };
+        let begin = scheme.len() + "://".len();
+        let Some(user) = url.get(begin..).and_then(named) else {
+            return Address::parse(url, scheme, default_port);
+        };
+        let (before, behind) = url.split_at(begin + user);
+        let mut address = Address::parse(&format!("{before}:{behind}"), scheme, default_port)?;
+        address.password = None;
+        Ok(address)
+    }
+
+    /// Reads a URL of this scheme, or of the scheme with an `s` behind it, which asks for
     /// [`tls`](Address::tls) and may have another default port.
     ///
     /// # Errors
     ///
-    /// As [`parse`](crate::support::Address::parse).
+    /// As [`parse`](crate::backend::Address::parse).
     pub fn parse_tls(url: &str, scheme: &str, default_port: u16, tls_port: u16) -> Result<Address> {
-        let secure = url.strip_prefix(scheme).and_then(|rest| rest.strip_prefix("s://"));
-        let Some(rest) = secure else { return Address::parse(url, scheme, default_port) };
-        Ok(Address { tls: true, ..Address::read(rest, tls_port)? })
+        let secure = url
+            .strip_prefix(scheme)
+            .and_then(|rest| rest.strip_prefix("s://"));
+        let Some(rest) = secure else {
+            return Address::parse(url, scheme, default_port);
+        };
+        Ok(Address {
+            tls: true,
+            ..Address::read(rest, tls_port)?
+        })
     }
 
-    /// Reads what stands behind the scheme.
+    /// Reads the part of a URL behind the scheme.
     fn read(rest: &str, default_port: u16) -> Result<Address> {
         if rest.contains('#') {
-            return Err(invalid("a fragment (#…) means nothing here; # itself is written %23"));
+            return Err(invalid(
+                "a fragment (#…) means nothing here; # itself is written %23",
+            ));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         if authority.contains([':', '@']) && (path.contains('@') || query.contains('@')) {
-            // Else a part of a password would be taken for a port and a path, which messages may show.
+            // Otherwise a part of a password would be taken for a port and a path, which messages
+            // may show.
             return Err(invalid(
                 "in a password / is written %2F and ? is written %3F; after the hosts @ is written %40",
             ));
@@ -108,11 +144,12 @@ impl Address {
             Some((credentials, hosts)) => (Some(credentials), hosts),
             None => (None, authority),
         };
-        let (mut user, mut password) = (None, None);
+        let mut user = None;
+        let mut password = None;
         if let Some(credentials) = credentials {
-            let (name, secret) = credentials
-                .split_once(':')
-                .ok_or_else(|| invalid("a user without a password (a password alone is written :password@)"))?;
+            let (name, secret) = credentials.split_once(':').ok_or_else(|| {
+                invalid("a user without a password (a password alone is written :password@)")
+            })?;
             user = Some(decoded(name, "the user")?).filter(|name| !name.is_empty());
             password = Some(decoded(secret, "the password")?);
         }
@@ -123,10 +160,17 @@ impl Address {
         Ok(Address {
             user,
             password,
-            hosts: hosts.split(',').map(|host| Host::parse(host, default_port)).collect::<Result<_>>()?,
+            hosts: hosts
+                .split(',')
+                .map(|host| Host::parse(host, default_port))
+                .collect::<Result<_>>()?,
             path: decoded(path.strip_suffix('/').unwrap_or(path), "the path")?,
             tls: false,
-            parameters: query.split('&').filter(|pair| !pair.is_empty()).map(parameter).collect::<Result<_>>()?,
+            parameters: query
+                .split('&')
+                .filter(|pair| !pair.is_empty())
+                .map(parameter)
+                .collect::<Result<_>>()?,
         })
     }
 
@@ -141,15 +185,19 @@ impl Address {
     }
 
     /// Takes the parameter `timeout`, with this default. See
-    /// [`timeout`](crate::support::Address::timeout).
+    /// [`timeout`](crate::backend::Address::timeout).
     ///
     /// # Errors
     ///
     /// [`Invalid`](crate::ErrorKind::Invalid) for a value that is no number from 10 to 60000.
     pub fn timeout_or(&mut self, default: Duration) -> Result<Duration> {
-        let Some(text) = self.take("timeout") else { return Ok(default) };
+        let Some(text) = self.take("timeout") else {
+            return Ok(default);
+        };
         let millis = text.parse().ok().filter(|ms| (10..=60_000).contains(ms));
-        millis.map(Duration::from_millis).ok_or_else(|| invalid("timeout is in milliseconds, from 10 to 60000"))
+        millis
+            .map(Duration::from_millis)
+            .ok_or_else(|| invalid("timeout is in milliseconds, from 10 to 60000"))
     }
 
     /// Takes a parameter out; `None` if it is not given.
@@ -166,7 +214,9 @@ impl Address {
     /// was given twice.
     pub fn done(&self) -> Result<()> {
         match self.parameters.first() {
-            Some((key, _)) => Err(invalid(format_args!("the parameter {key:?} is unknown, or given twice"))),
+            Some((key, _)) => Err(invalid(format_args!(
+                "the parameter {key:?} is unknown, or given twice"
+            ))),
             None => Ok(()),
         }
     }
@@ -183,7 +233,9 @@ impl Host {
         let (name, port) = match text.strip_prefix('[').and_then(|v6| v6.split_once(']')) {
             Some((v6, "")) => (v6, None),
             Some((v6, port)) => (v6, Some(port.strip_prefix(':').unwrap_or_default())),
-            None => text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port))),
+            None => text
+                .split_once(':')
+                .map_or((text, None), |(name, port)| (name, Some(port))),
         };
         let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
         let good = if text.starts_with('[') {
@@ -194,31 +246,50 @@ impl Host {
         if !good {
             return Err(invalid("a host is missing or malformed"));
         }
-        let port = port.map_or(Some(default_port), |port| port.parse().ok().filter(|port| *port != 0));
+        let port = port.map_or(Some(default_port), |port| {
+            port.parse().ok().filter(|port| *port != 0)
+        });
         let port = port.ok_or_else(|| invalid("a port is not a number from 1 to 65535"))?;
-        Ok(Host { name: name.to_owned(), port })
+        Ok(Host {
+            name: name.to_owned(),
+            port,
+        })
     }
 }
 
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Host { name, port } = self;
-        if name.contains(':') { write!(f, "[{name}]:{port}") } else { write!(f, "{name}:{port}") }
+        if name.contains(':') {
+            write!(f, "[{name}]:{port}")
+        } else {
+            write!(f, "{name}:{port}")
+        }
     }
 }
 
 /// Shows no credentials.
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Address").field("hosts", &self.hosts).field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("Address")
+            .field("hosts", &self.hosts)
+            .field("path", &self.path)
+            .finish_non_exhaustive()
     }
 }
 
 fn decoded(text: &str, what: &str) -> Result<String> {
     let hex = |at: usize| text.as_bytes().get(at).is_some_and(u8::is_ascii_hexdigit);
-    let whole = text.match_indices('%').all(|(at, _)| hex(at + 1) && hex(at + 2));
-    let decoded = percent_decode_str(text).decode_utf8().ok().filter(|_| whole);
-    decoded.map(Into::into).ok_or_else(|| invalid(format_args!("{what} is not percent-encoded UTF-8")))
+    let whole = text
+        .match_indices('%')
+        .all(|(at, _)| hex(at + 1) && hex(at + 2));
+    let decoded = percent_decode_str(text)
+        .decode_utf8()
+        .ok()
+        .filter(|_| whole);
+    decoded
+        .map(Into::into)
+        .ok_or_else(|| invalid(format_args!("{what} is not percent-encoded UTF-8")))
 }
 
 /// Writes `name` so that it contains none of the `special` characters: these and `%` are
@@ -227,7 +298,7 @@ fn decoded(text: &str, what: &str) -> Result<String> {
 /// # Examples
 ///
 /// ```
-/// use leasehold_core::support::{escape, unescape};
+/// use leasehold_core::backend::{escape, unescape};
 ///
 /// let key = escape("a/b", |c| c == '/');
 /// assert_eq!(key, "a%2Fb");
@@ -237,7 +308,9 @@ pub fn escape(name: &str, special: impl Fn(char) -> bool) -> String {
     let mut escaped = String::with_capacity(name.len());
     for c in name.chars() {
         if c == '%' || special(c) {
-            c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| escaped.push_str(&format!("%{byte:02X}")));
+            c.encode_utf8(&mut [0; 4])
+                .bytes()
+                .for_each(|byte| escaped.push_str(&format!("%{byte:02X}")));
         } else {
             escaped.push(c);
         }
@@ -245,8 +318,8 @@ pub fn escape(name: &str, special: impl Fn(char) -> bool) -> String {
     escaped
 }
 
-/// The text from which [`escape`](crate::support::escape) made this; `None` if it could not have made
-/// it. So a key that another tool wrote is not mistaken for one of ours.
+/// The text from which [`escape`](crate::backend::escape) made `escaped`; `None` if `escape` could
+/// not have made it, so that a key of another tool is not mistaken for one of Leasehold's.
 pub fn unescape(escaped: &str, special: impl Fn(char) -> bool) -> Option<String> {
     let name = percent_decode_str(escaped).decode_utf8().ok()?;
     (escape(&name, special) == escaped).then(|| name.into_owned())
@@ -262,8 +335,13 @@ mod tests {
 
     #[test]
     fn reads_every_part() {
-        let mut address = parse("redis://me:s%40c%23@a.b:7000,[::1],c:1/prod/x/?timeout=250&prefix=app%3A").unwrap();
-        assert_eq!((address.user.as_deref(), address.password.as_deref()), (Some("me"), Some("s@c#")));
+        let mut address =
+            parse("redis://me:s%40c%23@a.b:7000,[::1],c:1/prod/x/?timeout=250&prefix=app%3A")
+                .unwrap();
+        assert_eq!(
+            (address.user.as_deref(), address.password.as_deref()),
+            (Some("me"), Some("s@c#"))
+        );
         let hosts: Vec<String> = address.hosts.iter().map(Host::to_string).collect();
         assert_eq!(hosts, ["a.b:7000", "[::1]:6379", "c:1"]);
         assert_eq!(address.path, "prod/x");
@@ -273,14 +351,24 @@ mod tests {
         assert!(address.done().is_ok());
         let alone = parse("redis://:secret@host").unwrap();
         let shown = format!("{alone:?}");
-        assert!(shown.contains("host") && !shown.contains("secret"), "{shown}");
-        assert_eq!((alone.user, alone.password.as_deref()), (None, Some("secret")));
+        assert!(
+            shown.contains("host") && !shown.contains("secret"),
+            "{shown}"
+        );
+        assert_eq!(
+            (alone.user, alone.password.as_deref()),
+            (None, Some("secret"))
+        );
     }
 
     #[test]
     fn an_s_behind_the_scheme_asks_for_tls() {
-        let read = |url| Address::parse_tls(url, "redis", 6379, 6380).map(|it| (it.tls, it.hosts[0].port));
-        assert_eq!((read("redis://h").unwrap(), read("rediss://h").unwrap()), ((false, 6379), (true, 6380)));
+        let read =
+            |url| Address::parse_tls(url, "redis", 6379, 6380).map(|it| (it.tls, it.hosts[0].port));
+        assert_eq!(
+            (read("redis://h").unwrap(), read("rediss://h").unwrap()),
+            ((false, 6379), (true, 6380))
+        );
         for bad in ["redisss://h", "rediss:/h", "etcds://h"] {
             assert!(read(bad).is_err(), "{bad}");
         }
@@ -312,10 +400,19 @@ mod tests {
         ] {
             let error = parse(bad).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{bad}");
-            assert!(!format!("{error} {error:?}").contains("s3ntinel"), "{error}");
+            assert!(
+                !format!("{error} {error:?}").contains("s3ntinel"),
+                "{error}"
+            );
         }
         for bad in ["9", "60001", "-1", "1s", ""] {
-            assert!(parse(&format!("redis://host?timeout={bad}")).unwrap().timeout().is_err(), "{bad}");
+            assert!(
+                parse(&format!("redis://host?timeout={bad}"))
+                    .unwrap()
+                    .timeout()
+                    .is_err(),
+                "{bad}"
+            );
         }
         let address = parse("redis://me:s3ntinel@host").unwrap();
         assert!(!format!("{address:?}").contains("s3ntinel"));
@@ -324,7 +421,16 @@ mod tests {
     #[test]
     fn escapes_come_back_and_never_collide() {
         let special = |c: char| c == '/' || c.is_control();
-        let names = ["a", "a/b", "a%2Fb", "%", "%25", "a\nb", "\u{e9}/\u{6f22}", ""];
+        let names = [
+            "a",
+            "a/b",
+            "a%2Fb",
+            "%",
+            "%25",
+            "a\nb",
+            "\u{e9}/\u{6f22}",
+            "",
+        ];
         let escaped: Vec<String> = names.iter().map(|name| escape(name, special)).collect();
         for (i, text) in escaped.iter().enumerate() {
             assert_eq!(unescape(text, special).as_deref(), Some(names[i]));

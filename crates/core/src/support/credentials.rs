@@ -1,4 +1,4 @@
-//! Who a client is, where that changes: asked anew for each connection.
+//! Credentials that change: a client asks for them anew for each connection.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use crate::{Error, ErrorKind, Result};
 
 type Function = dyn Fn() -> BoxFuture<'static, Result<(String, String)>> + Send + Sync;
 
-/// A function of the program's that says its user and its password. Its `Debug` shows neither.
+/// A function of the program that returns its user and its password. Its `Debug` shows neither.
 #[derive(Clone)]
 pub struct Credentials(Arc<Function>);
 
 impl Credentials {
-    /// Those that this function says when it is asked.
+    /// Credentials that this function returns each time it is asked.
     pub fn new<F>(function: impl Fn() -> F + Send + Sync + 'static) -> Credentials
     where
         F: Future<Output = Result<(String, String)>> + Send + 'static,
@@ -22,16 +22,21 @@ impl Credentials {
         Credentials(Arc::new(move || Box::pin(function())))
     }
 
-    /// The user and the password as they are now.
+    /// Asks the function for the current user and password.
     ///
     /// # Errors
     ///
-    /// What the function says; [`Unavailable`](ErrorKind::Unavailable) unless that is [`Invalid`](ErrorKind::Invalid) or
-    /// [`Denied`](ErrorKind::Denied), so that it is asked again.
+    /// The function's error. Its kind becomes [`Unavailable`](ErrorKind::Unavailable) unless it is
+    /// [`Invalid`](ErrorKind::Invalid) or [`Denied`](ErrorKind::Denied), so that the function is
+    /// asked again.
     pub async fn ask(&self) -> Result<(String, String)> {
         (self.0)().await.map_err(|e| {
             let last = matches!(e.kind(), ErrorKind::Invalid | ErrorKind::Denied);
-            let kind = if last { e.kind() } else { ErrorKind::Unavailable };
+            let kind = if last {
+                e.kind()
+            } else {
+                ErrorKind::Unavailable
+            };
             Error::new(kind, format!("the credentials: {e}"))
         })
     }
@@ -57,7 +62,10 @@ mod tests {
             async move { Ok(("me".to_owned(), password)) }
         });
         for expected in ["s3cret0", "s3cret1"] {
-            assert_eq!(credentials.ask().await.unwrap(), ("me".to_owned(), expected.to_owned()));
+            assert_eq!(
+                credentials.ask().await.unwrap(),
+                ("me".to_owned(), expected.to_owned())
+            );
         }
         assert_eq!(format!("{credentials:?}"), "Credentials");
     }
@@ -73,9 +81,13 @@ mod tests {
             (Ambiguous, Unavailable),
             (Lost, Unavailable),
         ] {
-            let credentials = Credentials::new(move || async move { Err(Error::new(said, "no vault")) });
+            let credentials =
+                Credentials::new(move || async move { Err(Error::new(said, "no vault")) });
             let error = credentials.ask().await.unwrap_err();
-            assert!(error.kind() == kind && error.to_string().contains("the credentials: "), "{error:?}");
+            assert!(
+                error.kind() == kind && error.to_string().contains("the credentials: "),
+                "{error:?}"
+            );
         }
     }
 }

@@ -1,27 +1,31 @@
 //! A fast hash for keys that this crate makes itself.
 //!
-//! The hash of the standard library withstands keys that an attacker chooses. Ids of claims and numbers
-//! of runtimes are chosen by nobody: ids are random, the others are counted. And it has an order of its own in each process.
+//! The hash of the standard library withstands keys that an attacker chooses. Ids of claims and
+//! numbers of runtimes are not chosen by anyone: ids are random, the others are counted. The order
+//! of a standard map also differs in each process.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map whose keys are ours.
+/// A map whose keys this crate makes itself.
 pub type OwnMap<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<OwnKey>>;
-/// A set whose keys are ours.
+/// A set whose keys this crate makes itself.
 pub(crate) type OwnSet<K> = std::collections::HashSet<K, BuildHasherDefault<OwnKey>>;
 
-/// Their hash.
+/// The hash of such keys.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OwnKey(u64);
 
 impl Hasher for OwnKey {
     fn finish(&self) -> u64 {
-        // The table goes by the lowest bits and the highest: the best ones of a product are in its middle.
+        // The table uses the lowest and the highest bits of a hash, but the best bits of a product
+        // are in its middle.
         self.0.rotate_left(26)
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+        bytes
+            .iter()
+            .for_each(|byte| self.write_u64(u64::from(*byte)));
     }
 
     fn write_u64(&mut self, n: u64) {
@@ -38,7 +42,8 @@ impl Hasher for OwnKey {
 mod tests {
     use super::*;
 
-    /// A table goes by the lowest bits: numbers that are alike in theirs, such as every thousandth, are spread all the same.
+    /// A table uses the lowest bits of a hash: numbers with equal lowest bits, such as every
+    /// 1024th, are spread too.
     #[test]
     fn every_stride_is_spread_over_the_lowest_bits() {
         const BUCKETS: u64 = 1024;
@@ -50,7 +55,11 @@ mod tests {
             };
             let used: OwnSet<u64> = (0..BUCKETS).map(hash).collect();
             // Random numbers would use five in eight.
-            assert!(used.len() as u64 > BUCKETS / 4, "{} of {BUCKETS} with a stride of {stride}", used.len());
+            assert!(
+                used.len() as u64 > BUCKETS / 4,
+                "{} of {BUCKETS} with a stride of {stride}",
+                used.len()
+            );
         }
     }
 
@@ -62,13 +71,20 @@ mod tests {
             write(&mut hasher);
             hasher.finish()
         };
-        let ids: OwnSet<u64> = [0, 1, 2, 3 << 64, 5 << 64].iter().map(|id| hash(&|h| h.write_u128(*id))).collect();
+        let ids: OwnSet<u64> = [0, 1, 2, 3 << 64, 5 << 64]
+            .iter()
+            .map(|id| hash(&|h| h.write_u128(*id)))
+            .collect();
         assert_eq!(ids.len(), 5);
-        let texts: OwnSet<u64> =
-            ["", "a", "b", "ab", "ba"].iter().map(|text| hash(&|h| h.write(text.as_bytes()))).collect();
+        let texts: OwnSet<u64> = ["", "a", "b", "ab", "ba"]
+            .iter()
+            .map(|text| hash(&|h| h.write(text.as_bytes())))
+            .collect();
         assert_eq!(texts.len(), 5);
         let pairs = (0..32).flat_map(|a| (0..32).map(move |b| (a, b)));
-        let pairs: OwnSet<u64> = pairs.map(|(a, b)| hash(&|h| [a, b].iter().for_each(|n| h.write_u64(*n)))).collect();
+        let pairs: OwnSet<u64> = pairs
+            .map(|(a, b)| hash(&|h| [a, b].iter().for_each(|n| h.write_u64(*n))))
+            .collect();
         assert_eq!(pairs.len(), 32 * 32);
     }
 }

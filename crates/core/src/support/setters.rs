@@ -1,4 +1,5 @@
-//! Setters of the values that stores describe themselves and their answers with: each takes a value and gives it back changed.
+//! Setters of the values with which stores describe themselves and their answers: each takes a
+//! value and returns it changed.
 
 /// A setter for each field, in a list of `name: type => value` with its documentation.
 macro_rules! setters {

@@ -1,11 +1,11 @@
-//! A machine that is simulated: what a thread reads in the place of the operating system's time and random numbers, and whom it reaches
-//! over its network. Without the feature `simulation` there is none.
+//! A simulated machine, which gives a thread its time, its random numbers and its network in place of the operating system. It exists
+//! only in builds with `--cfg leasehold_lab`.
 
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// What a simulated machine answers.
+/// The functions of a simulated machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
     /// Its time in nanoseconds, on the clock that counts suspend. It never goes back.
@@ -23,12 +23,12 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// A connection over the network of a simulated machine; `None`: this thread is on a real one.
+/// Connects over the network of the simulated machine; `None` if this thread is on a real one.
 pub fn dial(host: &str, port: u16) -> Option<io::Result<Box<dyn Stream>>> {
     simulated().map(|machine| (machine.dial)(host, port))
 }
 
-#[cfg(feature = "simulation")]
+#[cfg(leasehold_lab)]
 mod here {
     use std::cell::Cell;
 
@@ -38,7 +38,7 @@ mod here {
         static MACHINE: Cell<Option<Machine>> = const { Cell::new(None) };
     }
 
-    /// From now on this thread is on this machine, or on the real one.
+    /// Puts this thread on this machine from now on, or on the real one.
     pub fn simulate(machine: Option<Machine>) {
         MACHINE.set(machine);
     }
@@ -48,13 +48,13 @@ mod here {
     }
 }
 
-#[cfg(feature = "simulation")]
+#[cfg(leasehold_lab)]
 pub use here::simulate;
-#[cfg(feature = "simulation")]
+#[cfg(leasehold_lab)]
 pub(crate) use here::simulated;
 
 /// No machine is simulated in a build like this.
-#[cfg(not(feature = "simulation"))]
+#[cfg(not(leasehold_lab))]
 #[inline(always)]
 pub(crate) const fn simulated() -> Option<Machine> {
     None

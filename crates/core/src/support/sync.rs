@@ -1,5 +1,6 @@
-//! By what the threads of core meet: mutexes, atomic numbers, tasks. They are those of the standard library and of tokio; built with
-//! `--cfg shuttle` they are Shuttle's, which let a test choose which thread goes on.
+//! The means by which the threads of core synchronize: mutexes, atomic numbers, tasks. They are
+//! those of the standard library and of tokio. With `--cfg shuttle` they are Shuttle's, which let a
+//! test choose the thread that goes on.
 
 use std::future::Future;
 #[cfg(not(shuttle))]
@@ -39,7 +40,8 @@ mod chosen {
     use shuttle::sync::atomic::{AtomicBool, Ordering};
     use tokio::sync::futures::Notified;
 
-    /// Tokio's, of which Shuttle knows nothing: any thread may go on before each call.
+    /// Tokio's `Notify`, which Shuttle does not know. Each call first reads an atomic of Shuttle's,
+    /// so that any thread may go on before it.
     #[derive(Default)]
     pub(crate) struct Notify(tokio::sync::Notify, AtomicBool);
 

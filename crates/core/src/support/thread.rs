@@ -10,12 +10,12 @@ use std::future::Future;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot::{self, error::RecvError};
 
-use crate::seam::error::{Error, ErrorKind, Result};
+use crate::backend::error::{Error, ErrorKind, Result};
 
-/// The thread lives until this is dropped and what was spawned there for [`OwnThread::outlive`] is done.
+/// The thread lives until this is dropped and the future given to [`OwnThread::outlive`] is done.
 pub(crate) struct OwnThread {
     pub(crate) handle: Handle,
-    /// Sends the last thing to wait for; dropped unsent, there is none.
+    /// Sends the last future to wait for. If it is dropped unsent, there is none.
     end: Option<End>,
 }
 
@@ -25,7 +25,7 @@ type Made<T> = Result<(Handle, T)>;
 type Making<T> = oneshot::Receiver<Made<T>>;
 
 impl OwnThread {
-    /// Starts a thread with a runtime of its own and makes something there.
+    /// Starts a thread with a runtime of its own and makes a value there.
     pub(crate) async fn start<T: Send + 'static>(
         make: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<(OwnThread, T)> {
@@ -33,7 +33,8 @@ impl OwnThread {
         OwnThread::made(end, made.await)
     }
 
-    /// The same for a caller without async. Panics inside of a runtime.
+    /// Starts a thread with a runtime of its own and makes a value there, for a caller without
+    /// async. It panics inside of a runtime.
     pub(crate) fn start_and_wait<T: Send + 'static>(
         make: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<(OwnThread, T)> {
@@ -41,10 +42,14 @@ impl OwnThread {
         OwnThread::made(end, made.blocking_recv())
     }
 
-    fn spawn<T: Send + 'static>(make: impl Future<Output = Result<T>> + Send + 'static) -> Result<(End, Making<T>)> {
+    fn spawn<T: Send + 'static>(
+        make: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<(End, Making<T>)> {
         let (made_here, made) = oneshot::channel();
         let (end, ended) = oneshot::channel::<Last>();
-        let failed = |e: std::io::Error| Error::new(ErrorKind::Internal, "no thread for the store").with_source(e);
+        let failed = |e: std::io::Error| {
+            Error::new(ErrorKind::Unavailable, "no thread for the store").with_source(e)
+        };
         let run = move || {
             let runtime = match Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
@@ -59,14 +64,28 @@ impl OwnThread {
                 }
             });
         };
-        std::thread::Builder::new().name("leasehold".into()).spawn(run).map_err(failed)?;
+        std::thread::Builder::new()
+            .name("leasehold".into())
+            .spawn(run)
+            .map_err(failed)?;
         Ok((end, made))
     }
 
     fn made<T>(end: End, made: Result<Made<T>, RecvError>) -> Result<(OwnThread, T)> {
-        let panicked = |_| Err(Error::new(ErrorKind::Internal, "the store's thread ended while it was made"));
+        let panicked = |_| {
+            Err(Error::new(
+                ErrorKind::Internal,
+                "the store's thread ended while it was made",
+            ))
+        };
         let (handle, made) = made.unwrap_or_else(panicked)?;
-        Ok((OwnThread { handle, end: Some(end) }, made))
+        Ok((
+            OwnThread {
+                handle,
+                end: Some(end),
+            },
+            made,
+        ))
     }
 
     /// Ends the thread, after `last`.

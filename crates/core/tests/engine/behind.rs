@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold_core::seam::{Clock, LeaseRef, Renewal, VirtualClock};
+use leasehold_core::backend::{Clock, LeaseRef, Renewal, VirtualClock};
 use leasehold_core::{ErrorKind, Guard, Result, Store};
 use tokio::sync::watch;
 
@@ -11,12 +11,20 @@ use crate::script::{Log, Script, TTL, error, in_time, ms, pass, renewed};
 
 /// Takes it, unless the client refuses that at first: the store grants everything at once.
 fn takes(store: &Store, name: &'static str, n: usize, ttl: Duration) -> Option<Guard> {
-    store.lock((name, n)).ttl(ttl).try_acquire().into_future().now_or_never().map(|taken| taken.unwrap())
+    store
+        .lock((name, n))
+        .ttl(ttl)
+        .try_acquire()
+        .into_future()
+        .now_or_never()
+        .map(|taken| taken.unwrap())
 }
 
 /// So many, within the same instant.
 fn hold(store: &Store, n: usize) -> Vec<Guard> {
-    (0..n).map(|i| takes(store, "held", i, TTL).expect("nothing is late yet")).collect()
+    (0..n)
+        .map(|i| takes(store, "held", i, TTL).expect("nothing is late yet"))
+        .collect()
 }
 
 fn lost(guards: &[Guard]) -> usize {
@@ -49,7 +57,8 @@ async fn a_long_way_to_the_store_is_no_reason() {
             }
             for i in 0..30 {
                 pass(&time, TTL / 10, ms(10)).await;
-                let one = takes(&store, "more", i, TTL).unwrap_or_else(|| panic!("{i}: refused, {delay:?} away"));
+                let one = takes(&store, "more", i, TTL)
+                    .unwrap_or_else(|| panic!("{i}: refused, {delay:?} away"));
                 guards.push(one);
             }
             assert_eq!(lost(&guards), 0, "after {} requests", log.renewals());
@@ -74,7 +83,8 @@ async fn a_client_that_stood_still_takes_more() {
             time.advance(TTL * 2 / 5);
             for i in 0..20 {
                 pass(&time, ms(50), ms(5)).await;
-                let one = takes(&store, "more", i, TTL).unwrap_or_else(|| panic!("{i}: refused, {under_way}"));
+                let one = takes(&store, "more", i, TTL)
+                    .unwrap_or_else(|| panic!("{i}: refused, {under_way}"));
                 guards.push(one);
             }
             assert_eq!(lost(&guards), 0, "of {}, {under_way}", guards.len());
@@ -111,7 +121,8 @@ async fn a_store_that_stood_still_is_no_reason() {
             pass(&time, ms(100), ms(10)).await;
             for i in 0..40 {
                 pass(&time, ms(50), ms(10)).await;
-                let one = takes(&store, "more", i, TTL).unwrap_or_else(|| panic!("{i}: refused, fails: {fails}"));
+                let one = takes(&store, "more", i, TTL)
+                    .unwrap_or_else(|| panic!("{i}: refused, fails: {fails}"));
                 guards.push(one);
             }
             assert_eq!(lost(&guards), 0, "of {}", guards.len());
@@ -125,7 +136,10 @@ async fn a_store_that_stood_still_is_no_reason() {
 async fn short_leases_that_are_late_refuse_no_long_ones() {
     in_time(async {
         let (script, time, _) = Script::new();
-        let (clock, thread) = (time.clock(), std::sync::Arc::new(tokio::sync::Semaphore::new(1)));
+        let (clock, thread) = (
+            time.clock(),
+            std::sync::Arc::new(tokio::sync::Semaphore::new(1)),
+        );
         let script = script.renews_by(4).renewals(move |all, _| {
             let (clock, thread) = (clock.clone(), thread.clone());
             async move {
@@ -140,7 +154,8 @@ async fn short_leases_that_are_late_refuse_no_long_ones() {
         for i in 0..30 {
             refused += usize::from(takes(&store, "short", i, TTL).is_none());
             if i % 5 == 0 {
-                let one = takes(&store, "long", i, TTL * 10).unwrap_or_else(|| panic!("{i}: a long one is refused"));
+                let one = takes(&store, "long", i, TTL * 10)
+                    .unwrap_or_else(|| panic!("{i}: a long one is refused"));
                 guards.push(one);
                 long += 1;
             }

@@ -31,7 +31,15 @@ async fn no_guard_is_valid_when_the_store_closes() {
         assert_eq!(*valid_at_close.lock().unwrap(), Some(false));
         assert_eq!(lost.await.unwrap(), Loss::Gone);
         // It was given back first, so that a waiter need not wait for the end of the lease.
-        assert!(matches!(log.calls()[..], [Call::Claim(_), Call::Answered(_), Call::Release(..), Call::Close]));
+        assert!(matches!(
+            log.calls()[..],
+            [
+                Call::Claim(_),
+                Call::Answered(_),
+                Call::Release(..),
+                Call::Close
+            ]
+        ));
         pass(&time, TTL, ms(100)).await;
         assert_eq!(log.renewals(), 0);
         assert_eq!(guard.release().await.unwrap_err().loss(), Some(Loss::Gone));
@@ -51,8 +59,13 @@ async fn a_waiter_is_refused_and_its_place_given_back() {
         assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
         assert_eq!(log.claims(), 1, "a closed store is asked for nothing");
         let calls = log.calls();
-        let release = calls.iter().position(|call| matches!(call, Call::Release(..)));
-        assert!(release < calls.iter().position(|call| *call == Call::Close), "{calls:?}");
+        let release = calls
+            .iter()
+            .position(|call| matches!(call, Call::Release(..)));
+        assert!(
+            release < calls.iter().position(|call| *call == Call::Close),
+            "{calls:?}"
+        );
     })
     .await;
 }
@@ -67,7 +80,10 @@ async fn a_claim_that_lands_after_it_becomes_no_guard() {
         log.until_claimed(1).await;
         store.close(TTL).await.unwrap();
         land.notify_one();
-        assert_eq!(acquire.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
+        assert_eq!(
+            acquire.await.unwrap().unwrap_err().kind(),
+            ErrorKind::Closed
+        );
         log.until_released(1).await;
     })
     .await;
@@ -134,8 +150,13 @@ fn what_no_runtime_has_sent_is_sent() {
 async fn a_store_that_does_not_answer_is_not_called_closed() {
     in_time(async {
         let (script, time, _log) = Script::new();
-        let store = script.closes(async |(), _| std::future::pending().await).store();
-        assert_eq!(driven(&time, store.close(TTL)).await.unwrap_err().kind(), ErrorKind::Ambiguous);
+        let store = script
+            .closes(async |(), _| std::future::pending().await)
+            .store();
+        assert_eq!(
+            driven(&time, store.close(TTL)).await.unwrap_err().kind(),
+            ErrorKind::Ambiguous
+        );
     })
     .await;
 }
@@ -145,7 +166,13 @@ async fn a_store_that_does_not_answer_is_not_called_closed() {
 async fn a_close_that_is_polled_no_more_holds_up_no_other() {
     in_time(async {
         let (script, time, log) = Script::new();
-        let script = script.closes(async |(), n| if n == 0 { std::future::pending().await } else { Ok(()) });
+        let script = script.closes(async |(), n| {
+            if n == 0 {
+                std::future::pending().await
+            } else {
+                Ok(())
+            }
+        });
         let store = script.store();
         let mut first = Box::pin(store.close(TTL));
         assert!((&mut first).now_or_never().is_none());
@@ -164,7 +191,10 @@ async fn closing_again_is_fine() {
         let (script, time, log) = Script::new();
         let script = script.closes(async |(), n| match n {
             0 => std::future::pending().await,
-            1 => Err(leasehold_core::Error::new(ErrorKind::Unavailable, "not now")),
+            1 => Err(leasehold_core::Error::new(
+                ErrorKind::Unavailable,
+                "not now",
+            )),
             _ => Ok(()),
         });
         let store = script.store();
@@ -175,13 +205,19 @@ async fn closing_again_is_fine() {
         settle().await;
         first.abort();
         settle().await;
-        assert_eq!(driven(&time, store.close(TTL)).await.unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(
+            driven(&time, store.close(TTL)).await.unwrap_err().kind(),
+            ErrorKind::Unavailable
+        );
         let (second, third) = tokio::join!(store.close(TTL), store.close(TTL));
         second.unwrap();
         third.unwrap();
         store.close(TTL).await.unwrap();
         assert_eq!(log.count(|call| *call == Call::Close), 3);
-        assert_eq!(store.lock("a").acquire().await.unwrap_err().kind(), ErrorKind::Closed);
+        assert_eq!(
+            store.lock("a").acquire().await.unwrap_err().kind(),
+            ErrorKind::Closed
+        );
     })
     .await;
 }

@@ -1,6 +1,6 @@
 //! What a holder may make of its claim: a reader's, or one with another value; and what a question about it may leave.
 
-use leasehold_core::seam::{Claim, Mode, WaitPolicy};
+use leasehold_core::backend::{Claim, Mode, WaitPolicy};
 use leasehold_core::{ErrorKind, Owner};
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,12 @@ use crate::script::{Log, Script, TTL, error, granted, in_time};
 /// A script that grants, and keeps what it was asked; from the second claim on, `answer` may say something else.
 fn asked(
     answer: impl Fn(usize) -> Option<ErrorKind> + Send + Sync + 'static,
-) -> (Script, leasehold_core::seam::VirtualClock, Log, Arc<Mutex<Vec<Claim>>>) {
+) -> (
+    Script,
+    leasehold_core::backend::VirtualClock,
+    Log,
+    Arc<Mutex<Vec<Claim>>>,
+) {
     let (script, time, log) = Script::new();
     let all = Arc::new(Mutex::new(Vec::new()));
     let kept = all.clone();
@@ -32,7 +37,10 @@ async fn a_downgrade_is_the_same_claim_as_a_reader_and_stays_one() {
     assert!(all.iter().all(|claim| claim.id == all[0].id));
     let modes: Vec<_> = all.iter().map(|claim| (claim.mode, claim.policy)).collect();
     let reader = (Mode::Shared, WaitPolicy::Try);
-    assert_eq!(modes, [(Mode::Exclusive, WaitPolicy::Fair), reader, reader, reader]);
+    assert_eq!(
+        modes,
+        [(Mode::Exclusive, WaitPolicy::Fair), reader, reader, reader]
+    );
     assert_eq!(log.releases(), 0);
 }
 
@@ -41,9 +49,15 @@ async fn a_downgrade_of_which_nothing_is_known_counts_for_the_owner() {
     let (script, _time, _log, all) = asked(|n| (n == 1).then_some(ErrorKind::Ambiguous));
     let lock = script.store().rw_lock("a").owner(&Owner::new());
     let guard = lock.write().acquire().await.unwrap();
-    assert_eq!(guard.downgrade().await.unwrap_err().kind(), ErrorKind::Ambiguous);
+    assert_eq!(
+        guard.downgrade().await.unwrap_err().kind(),
+        ErrorKind::Ambiguous
+    );
     // It may be shared by now: nobody enters to write.
-    assert_eq!(lock.write().acquire().await.unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(
+        lock.write().acquire().await.unwrap_err().kind(),
+        ErrorKind::Invalid
+    );
     guard.confirm().await.unwrap();
     assert_eq!(all.lock().unwrap().last().unwrap().mode, Mode::Shared);
 }
@@ -68,14 +82,32 @@ async fn a_proclamation_is_the_same_claim_with_another_label() {
     let leadership = script.store().election("a").campaign("one").await.unwrap();
     leadership.proclaim("two").await.unwrap();
     leadership.confirm().await.unwrap();
-    let labels: Vec<_> = all.lock().unwrap().iter().map(|claim| (claim.label.to_string(), claim.policy)).collect();
-    let [two, again] = [("two".to_owned(), WaitPolicy::Try), ("two".to_owned(), WaitPolicy::Try)];
+    let labels: Vec<_> = all
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|claim| (claim.label.to_string(), claim.policy))
+        .collect();
+    let [two, again] = [
+        ("two".to_owned(), WaitPolicy::Try),
+        ("two".to_owned(), WaitPolicy::Try),
+    ];
     assert_eq!(labels, [("one".to_owned(), WaitPolicy::Fair), two, again]);
     // One that is too long is not sent, nor is any after the loss.
     let sent = log.claims();
-    assert_eq!(leadership.proclaim("x".repeat(4097)).await.unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(
+        leadership
+            .proclaim("x".repeat(4097))
+            .await
+            .unwrap_err()
+            .kind(),
+        ErrorKind::Invalid
+    );
     time.advance(TTL);
-    assert_eq!(leadership.proclaim("three").await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(
+        leadership.proclaim("three").await.unwrap_err().kind(),
+        ErrorKind::Lost
+    );
     assert_eq!(log.claims(), sent);
 }
 
@@ -83,13 +115,24 @@ async fn a_proclamation_is_the_same_claim_with_another_label() {
 #[tokio::test]
 async fn a_question_that_takes_the_lock_anew_gives_it_back() {
     let (script, _time, log) = Script::new();
-    let store = script.claims(|claim, n| async move { Ok(granted(&claim, n as u64 + 1)) }).store();
+    let store = script
+        .claims(|claim, n| async move { Ok(granted(&claim, n as u64 + 1)) })
+        .store();
     let leadership = store.election("a").campaign("one").await.unwrap();
-    assert_eq!(in_time(leadership.proclaim("two")).await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(
+        in_time(leadership.proclaim("two"))
+            .await
+            .unwrap_err()
+            .kind(),
+        ErrorKind::Lost
+    );
     assert_eq!(log.releases(), 1);
     assert!(!leadership.is_valid());
     let guard = store.lock("b").acquire().await.unwrap();
-    assert_eq!(in_time(guard.confirm()).await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(
+        in_time(guard.confirm()).await.unwrap_err().kind(),
+        ErrorKind::Lost
+    );
     assert_eq!(log.releases(), 2);
 }
 
@@ -121,7 +164,10 @@ async fn two_downgrades_do_not_interleave() {
         assert_eq!(first.unwrap_err().kind(), ErrorKind::Unavailable);
         second.unwrap();
         // The store has it as a reader's: nobody of the owner enters to write.
-        assert_eq!(lock.write().acquire().await.unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(
+            lock.write().acquire().await.unwrap_err().kind(),
+            ErrorKind::Invalid
+        );
         drop(lock.read().acquire().await.unwrap());
     })
     .await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leasehold_core::seam::VirtualClock;
+use leasehold_core::backend::VirtualClock;
 use leasehold_core::{Guard, Store};
 use tokio::runtime::Runtime;
 
@@ -36,14 +36,28 @@ fn scene() -> Scene {
         .store();
     let (first, second) = (runtime(), runtime());
     let guard = second.block_on(store.lock("b").acquire()).unwrap();
-    Scene { store, time, log, first, second, guard }
+    Scene {
+        store,
+        time,
+        log,
+        first,
+        second,
+        guard,
+    }
 }
 
 /// A claim that is still in flight may have timers of the runtime in which it was sent. When that ends, the keeper, which is in
 /// another one, withdraws the claim without it, and keeps what is held there.
 #[test]
 fn a_claim_in_flight_whose_runtime_ends_costs_no_hold_elsewhere() {
-    let Scene { store, time, log, first, second, guard } = scene();
+    let Scene {
+        store,
+        time,
+        log,
+        first,
+        second,
+        guard,
+    } = scene();
     first.block_on(async {
         let acquiring = tokio::spawn(store.lock("a").acquire());
         settle().await;
@@ -56,14 +70,26 @@ fn a_claim_in_flight_whose_runtime_ends_costs_no_hold_elsewhere() {
     drop(first);
     let runtimes = [None, Some(second)];
     pass(&time, &runtimes, TTL * 3);
-    assert!(guard.is_valid(), "{:?} after {} renewals", guard.check(), log.renewals());
+    assert!(
+        guard.is_valid(),
+        "{:?} after {} renewals",
+        guard.check(),
+        log.renewals()
+    );
     assert_eq!(log.releases(), 1, "the claim is withdrawn");
 }
 
 /// The same if that runtime had ended before the keeper came to it.
 #[test]
 fn a_claim_in_flight_whose_runtime_has_ended_costs_no_hold_elsewhere() {
-    let Scene { store, time, log, first, second, guard } = scene();
+    let Scene {
+        store,
+        time,
+        log,
+        first,
+        second,
+        guard,
+    } = scene();
     first.block_on(async {
         drop(tokio::spawn(store.lock("a").acquire()));
         settle().await;
@@ -71,14 +97,26 @@ fn a_claim_in_flight_whose_runtime_has_ended_costs_no_hold_elsewhere() {
     drop(first); // the task is dropped with it
     let runtimes = [None, Some(second)];
     pass(&time, &runtimes, TTL * 3);
-    assert!(guard.is_valid(), "{:?} after {} renewals", guard.check(), log.renewals());
+    assert!(
+        guard.is_valid(),
+        "{:?} after {} renewals",
+        guard.check(),
+        log.renewals()
+    );
     assert_eq!(log.releases(), 1, "the claim is withdrawn");
 }
 
 /// And if that runtime lives and nobody drives it, the lock is given back all the same, and not only after a lease.
 #[test]
 fn a_claim_in_flight_whose_runtime_is_not_driven_is_withdrawn_soon() {
-    let Scene { store, time, log, first, second, guard } = scene();
+    let Scene {
+        store,
+        time,
+        log,
+        first,
+        second,
+        guard,
+    } = scene();
     let mut acquiring = Box::pin(store.lock("a").acquire().into_future());
     first.block_on(async {
         tokio::select! {
@@ -113,7 +151,11 @@ fn a_runtime_that_waits_for_old_answers_goes_on_again() {
         let store = script.store();
         let (first, second) = (runtime(), runtime());
         // An old answer is worth something for as long as the longest of its leases.
-        let held = |ttl: Duration| first.block_on(store.lock(("a", ttl.as_secs())).ttl(ttl).acquire()).unwrap();
+        let held = |ttl: Duration| {
+            first
+                .block_on(store.lock(("a", ttl.as_secs())).ttl(ttl).acquire())
+                .unwrap()
+        };
         let guards = [TTL, TTL * 100].map(held);
         second.block_on(store.list("", None, 1)).unwrap();
         let mut runtimes = [Some(first)];
@@ -129,6 +171,11 @@ fn a_runtime_that_waits_for_old_answers_goes_on_again() {
             runtimes[1] = None;
         }
         pass(&time, &runtimes[..1], TTL * 2);
-        assert!(guards.iter().all(Guard::is_valid), "{} renewals, then {}", renewals, log.renewals() - renewals);
+        assert!(
+            guards.iter().all(Guard::is_valid),
+            "{} renewals, then {}",
+            renewals,
+            log.renewals() - renewals
+        );
     }
 }

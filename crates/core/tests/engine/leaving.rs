@@ -4,11 +4,12 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use leasehold_core::seam::VirtualClock;
+use leasehold_core::backend::VirtualClock;
 use leasehold_core::{Loss, Owner, Store};
 
 use crate::script::{
-    Call, Log, Script, TTL, driven, error, granted, in_time, ms, pass, runtime, settle, turns, waiting,
+    Call, Log, Script, TTL, driven, error, granted, in_time, ms, pass, runtime, settle, turns,
+    waiting,
 };
 
 /// What one scenario gets.
@@ -16,16 +17,25 @@ struct Scene {
     store: Store,
     time: VirtualClock,
     log: Log,
-    notifier: leasehold_core::seam::Notifier,
+    notifier: leasehold_core::backend::Notifier,
 }
 
 /// Plays a scenario and checks what is left: at most one lease later the backend is dropped, and no listener is open.
-async fn leaves_nothing<F: Future<Output = ()>>(script: impl Fn(Script) -> Script, scenario: impl FnOnce(Scene) -> F) {
+async fn leaves_nothing<F: Future<Output = ()>>(
+    script: impl Fn(Script) -> Script,
+    scenario: impl FnOnce(Scene) -> F,
+) {
     in_time(async {
         let (raw, time, log) = Script::new();
         let notifier = raw.notifier();
         let store = script(raw).store();
-        scenario(Scene { store, time: time.clone(), log: log.clone(), notifier: notifier.clone() }).await;
+        scenario(Scene {
+            store,
+            time: time.clone(),
+            log: log.clone(),
+            notifier: notifier.clone(),
+        })
+        .await;
         driven(&time, log.until(1, |call| *call == Call::Dropped)).await;
         settle().await;
         assert_eq!(format!("{notifier:?}"), "Notifier(0 listeners)");
@@ -47,7 +57,11 @@ async fn nothing_of_a_release_or_a_drop() {
     leaves_nothing(as_it_is, async |scene| {
         for i in 0..20 {
             let guard = scene.store.lock(("a", i)).acquire().await.unwrap();
-            if i % 2 == 0 { guard.release().await.unwrap() } else { drop(guard) }
+            if i % 2 == 0 {
+                guard.release().await.unwrap();
+            } else {
+                drop(guard);
+            }
         }
     })
     .await;
@@ -76,7 +90,11 @@ impl<F: Future> Future for Leaving<F> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let done = self.1 == 0 || self.0.as_mut().is_none_or(|work| work.as_mut().poll(cx).is_ready());
+        let done = self.1 == 0
+            || self
+                .0
+                .as_mut()
+                .is_none_or(|work| work.as_mut().poll(cx).is_ready());
         self.1 = self.1.saturating_sub(1);
         if done {
             self.0 = None;
@@ -93,7 +111,11 @@ async fn nothing_of_an_acquire_that_left_at_any_poll() {
         script.claims(async |claim, n| {
             tokio::task::yield_now().await;
             tokio::task::yield_now().await;
-            Ok(if n == 0 { waiting(&claim) } else { granted(&claim, n as u64) })
+            Ok(if n == 0 {
+                waiting(&claim)
+            } else {
+                granted(&claim, n as u64)
+            })
         })
     };
     for polls in 0..12 {
@@ -116,7 +138,9 @@ async fn nothing_of_an_acquire_that_left_at_any_poll() {
 
 #[tokio::test]
 async fn nothing_of_a_loss() {
-    let failing = |script: Script| script.renewals(async |_, _| error(leasehold_core::ErrorKind::Unavailable));
+    let failing = |script: Script| {
+        script.renewals(async |_, _| error(leasehold_core::ErrorKind::Unavailable))
+    };
     leaves_nothing(failing, async |scene| {
         let guard = scene.store.lock("a").acquire().await.unwrap();
         pass(&scene.time, TTL, ms(100)).await;
@@ -135,7 +159,13 @@ async fn nothing_of_a_loss() {
 #[tokio::test]
 async fn nothing_of_max_hold() {
     leaves_nothing(as_it_is, async |scene| {
-        let guard = scene.store.lock("a").max_hold(TTL * 2).acquire().await.unwrap();
+        let guard = scene
+            .store
+            .lock("a")
+            .max_hold(TTL * 2)
+            .acquire()
+            .await
+            .unwrap();
         let start = scene.time.clock().now();
         assert_eq!(driven(&scene.time, guard.lost()).await, Loss::MaxHold);
         assert_eq!(scene.time.clock().now().since(start), TTL * 2);
@@ -151,7 +181,13 @@ async fn nothing_of_min_hold() {
     for drop_store in [false, true] {
         leaves_nothing(as_it_is, async |scene| {
             let start = scene.time.clock().now();
-            let guard = scene.store.lock("a").min_hold(TTL * 2).acquire().await.unwrap();
+            let guard = scene
+                .store
+                .lock("a")
+                .min_hold(TTL * 2)
+                .acquire()
+                .await
+                .unwrap();
             guard.release().await.unwrap();
             let kept = (!drop_store).then_some(scene.store);
             driven(&scene.time, scene.log.until_released(1)).await;
@@ -189,7 +225,10 @@ async fn nothing_of_confirm_and_run() {
         let guard = scene.store.lock("a").acquire().await.unwrap();
         guard.confirm().await.unwrap();
         Leaving(Some(Box::pin(async { guard.confirm().await })), 0).await;
-        assert_eq!(guard.run(|held| async move { held.is_valid() }).await.ok(), Some(true));
+        assert_eq!(
+            guard.run(|held| async move { held.is_valid() }).await.ok(),
+            Some(true)
+        );
         let body = scene.store.lock("b").run(|_| std::future::pending::<()>());
         Leaving(Some(Box::pin(body)), 5).await;
     })
@@ -202,7 +241,11 @@ async fn nothing_of_a_closed_store() {
         let guard = scene.store.lock("a").acquire().await.unwrap();
         drop(scene.store.lock("b").acquire().await.unwrap());
         scene.store.close(TTL).await.unwrap();
-        assert_eq!(scene.log.releases(), 2, "the dropped one, and the one that is given up");
+        assert_eq!(
+            scene.log.releases(),
+            2,
+            "the dropped one, and the one that is given up"
+        );
         drop(guard);
     })
     .await;
@@ -230,7 +273,11 @@ async fn nothing_of_turns() {
         for (i, task) in tasks.into_iter().enumerate().filter(|(i, _)| *i != 1) {
             let guard = task.await.unwrap().unwrap();
             tokens.push(guard.fencing_token().get());
-            if i % 2 == 0 { guard.release().await.unwrap() } else { drop(guard) }
+            if i % 2 == 0 {
+                guard.release().await.unwrap();
+            } else {
+                drop(guard);
+            }
         }
         assert_eq!(tokens, [2, 3, 4, 5]);
         assert_eq!(scene.log.claims(), 1);
@@ -253,7 +300,11 @@ async fn a_turns_max_hold_is_punctual() {
         settle().await;
         scene.time.advance(ms(100));
         settle().await;
-        assert!(lost.is_finished(), "still not told {:?} after the end", second.check());
+        assert!(
+            lost.is_finished(),
+            "still not told {:?} after the end",
+            second.check()
+        );
         assert_eq!(lost.await.unwrap(), Loss::MaxHold);
     })
     .await;
@@ -263,7 +314,15 @@ async fn a_turns_max_hold_is_punctual() {
 #[test]
 fn nothing_of_a_release_whose_runtime_ended() {
     let (script, time, log) = Script::new();
-    let store = script.releases(async |_, n| if n == 0 { std::future::pending().await } else { Ok(()) }).store();
+    let store = script
+        .releases(async |_, n| {
+            if n == 0 {
+                std::future::pending().await
+            } else {
+                Ok(())
+            }
+        })
+        .store();
     let (first, second) = (runtime(), runtime());
     first.block_on(in_time(async {
         drop(store.lock("a").acquire().await.unwrap());
@@ -271,7 +330,14 @@ fn nothing_of_a_release_whose_runtime_ended() {
     }));
     drop(first);
     second.block_on(in_time(async {
-        store.lock("b").acquire().await.unwrap().release().await.unwrap();
+        store
+            .lock("b")
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
         drop(store.lock("c").acquire().await.unwrap());
         store.close(TTL).await.unwrap();
         drop(store);

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold_core::seam::{Grant, Place, Renewal, Validity};
+use leasehold_core::backend::{Grant, Place, Renewal, Validity};
 use leasehold_core::{ErrorKind, FencingToken, Loss};
 use tokio::sync::Notify;
 
 use crate::script::{
-    GOOD, Script, TTL, error, granted, granted_since, in_time, ms, pass, renewed, runtime, settle, waiting,
+    GOOD, Script, TTL, error, granted, granted_since, in_time, ms, pass, renewed, runtime, settle,
+    waiting,
 };
 
 /// P3: the end of validity is the moment of loss, not a timer's luck, whatever the renewals do.
@@ -31,10 +32,16 @@ async fn comes_exactly_at_the_end_of_validity() {
             assert!(guard.is_valid() && !lost.is_finished());
             assert_eq!(guard.remaining(), ms(1));
             time.advance(ms(1));
-            assert!(!guard.is_valid(), "computed when asked, before any task has run");
+            assert!(
+                !guard.is_valid(),
+                "computed when asked, before any task has run"
+            );
             assert_eq!(lost.await.unwrap(), Loss::Expired);
             let error = guard.release().await.unwrap_err();
-            assert_eq!((error.kind(), error.loss()), (ErrorKind::Lost, Some(Loss::Expired)));
+            assert_eq!(
+                (error.kind(), error.loss()),
+                (ErrorKind::Lost, Some(Loss::Expired))
+            );
         })
         .await;
     }
@@ -51,7 +58,11 @@ async fn a_renewed_place_revives_no_old_grant() {
             let notifier = notifier.clone();
             async move {
                 assert_eq!(all[0].token, None, "a place is renewed");
-                let old = Grant::new(Place::new("old"), FencingToken::new(7), Validity::since(began, ms(600)));
+                let old = Grant::new(
+                    Place::new("old"),
+                    FencingToken::new(7),
+                    Validity::since(began, ms(600)),
+                );
                 notifier.granted(all[0].claim.id, old);
                 Ok(renewed(&all))
             }
@@ -59,7 +70,10 @@ async fn a_renewed_place_revives_no_old_grant() {
         let store = script.store();
         let acquire = tokio::spawn(store.lock("a").acquire_timeout(TTL * 3));
         pass(&time, TTL * 4, ms(20)).await;
-        assert_eq!(acquire.await.unwrap().map_err(|e| e.kind()).unwrap_err(), ErrorKind::TimedOut);
+        assert_eq!(
+            acquire.await.unwrap().map_err(|e| e.kind()).unwrap_err(),
+            ErrorKind::TimedOut
+        );
         assert!(log.renewals() > 3);
     })
     .await;
@@ -91,7 +105,10 @@ async fn is_seen_after_a_pause_without_any_timer() {
         let store = script.store();
         let guard = store.lock("a").acquire().await.unwrap();
         time.advance(TTL * 10);
-        assert_eq!((guard.is_valid(), guard.remaining()), (false, Duration::ZERO));
+        assert_eq!(
+            (guard.is_valid(), guard.remaining()),
+            (false, Duration::ZERO)
+        );
         assert_eq!(guard.view().lost().now_or_never(), Some(Loss::Expired));
         assert!(guard.check().is_err());
     })
@@ -157,19 +174,46 @@ async fn a_stale_push_is_not_believed() {
         let id = log.first_id();
         pass(&time, TTL * 2, ms(100)).await;
         let claims = log.claims();
-        notifier.granted(id, Grant::new(Place::new("p"), FencingToken::new(1), Validity::since(sent, TTL)));
+        notifier.granted(
+            id,
+            Grant::new(
+                Place::new("p"),
+                FencingToken::new(1),
+                Validity::since(sent, TTL),
+            ),
+        );
         settle().await;
         assert!(!acquire.is_finished());
         assert!(log.claims() > claims, "the push is at least a notification");
         // One that grew from a living attempt is believed, and counts from that attempt.
         let recent = time.clock().now();
         time.advance(ms(500));
-        notifier.granted(id, Grant::new(Place::new("p"), FencingToken::new(2), Validity::since(recent, TTL)));
+        notifier.granted(
+            id,
+            Grant::new(
+                Place::new("p"),
+                FencingToken::new(2),
+                Validity::since(recent, TTL),
+            ),
+        );
         let guard = acquire.await.unwrap().unwrap();
-        assert_eq!((guard.fencing_token().get(), guard.remaining()), (2, GOOD - ms(500)));
+        assert_eq!(
+            (guard.fencing_token().get(), guard.remaining()),
+            (2, GOOD - ms(500))
+        );
         // And an older or doubled one changes nothing any more.
-        notifier.granted(id, Grant::new(Place::new("p"), FencingToken::new(2), Validity::since(sent, TTL)));
-        assert_eq!((guard.fencing_token().get(), guard.remaining()), (2, GOOD - ms(500)));
+        notifier.granted(
+            id,
+            Grant::new(
+                Place::new("p"),
+                FencingToken::new(2),
+                Validity::since(sent, TTL),
+            ),
+        );
+        assert_eq!(
+            (guard.fencing_token().get(), guard.remaining()),
+            (2, GOOD - ms(500))
+        );
     })
     .await;
 }
@@ -182,7 +226,13 @@ async fn an_answer_about_a_place_is_none_about_the_grant() {
         let (script, time, log) = Script::new();
         let (notifier, answer) = (script.notifier(), Arc::new(Notify::new()));
         let script = script
-            .claims(async |claim, n| Ok(if n == 0 { waiting(&claim) } else { granted(&claim, n as u64) }))
+            .claims(async |claim, n| {
+                Ok(if n == 0 {
+                    waiting(&claim)
+                } else {
+                    granted(&claim, n as u64)
+                })
+            })
             .renewals({
                 let answer = answer.clone();
                 move |all, n| {
@@ -237,7 +287,9 @@ async fn comes_at_an_end_that_was_shortened() {
         let (script, time, log) = Script::new();
         let notifier = script.notifier();
         let began = time.clock().now();
-        let store = script.renewals(async |_, _| std::future::pending().await).store();
+        let store = script
+            .renewals(async |_, _| std::future::pending().await)
+            .store();
         let guard = store.lock("a").acquire().await.unwrap();
         let id = log.first_id();
         let lost = tokio::spawn(guard.lost());
@@ -245,7 +297,10 @@ async fn comes_at_an_end_that_was_shortened() {
         notifier.shortened(id, Validity::since(began, TTL / 10));
         pass(&time, TTL / 10, ms(10)).await;
         assert_eq!(lost.now_or_never().map(Result::unwrap), Some(Loss::Expired));
-        assert!(log.renewals() >= 1, "and what is left was asked for at once");
+        assert!(
+            log.renewals() >= 1,
+            "and what is left was asked for at once"
+        );
     })
     .await;
 }
@@ -276,7 +331,9 @@ fn is_heard_although_the_keeper_dies_meanwhile() {
     second.block_on(in_time(async {
         let lost = tokio::spawn(guard.lost());
         settle().await;
-        tokio::task::spawn_blocking(move || drop(first)).await.unwrap();
+        tokio::task::spawn_blocking(move || drop(first))
+            .await
+            .unwrap();
         settle().await;
         time.advance(TTL * 2);
         assert_eq!(lost.await.unwrap(), Loss::Expired);

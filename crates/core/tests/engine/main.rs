@@ -1,6 +1,11 @@
 //! Core in an engine test: scripted stores and virtual time. Nothing here waits for real time, except where a test says why.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test binary of its own")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test binary of its own"
+)]
 
 mod acquiring;
 mod at_once;
@@ -9,6 +14,7 @@ mod cancelling;
 mod closing;
 mod doubt;
 mod downgrade;
+mod granted_less;
 mod in_flight;
 mod keeping;
 mod lapsing;
@@ -25,4 +31,5 @@ mod shortened;
 mod surface;
 mod thin;
 mod turns;
+mod untaken;
 mod watching;

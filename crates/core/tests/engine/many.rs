@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::seam::{Clock, LeaseRef, Renewal};
+use leasehold_core::backend::{Clock, LeaseRef, Renewal};
 use leasehold_core::{ErrorKind, Guard, Result, Store};
 use tokio::sync::{Semaphore, watch};
 
@@ -20,7 +20,11 @@ async fn hold(store: &Store, n: usize) -> Vec<Guard> {
 }
 
 /// A store of one thread that needs so long for each renewal, behind a link of so much delay.
-fn slow(clock: Clock, each: Duration, delay: Duration) -> impl Fn(Vec<LeaseRef>, usize) -> Answer + Send + Sync {
+fn slow(
+    clock: Clock,
+    each: Duration,
+    delay: Duration,
+) -> impl Fn(Vec<LeaseRef>, usize) -> Answer + Send + Sync {
     let thread = Arc::new(Semaphore::new(1));
     move |all, _| {
         let (clock, thread) = (clock.clone(), thread.clone());
@@ -43,7 +47,10 @@ type Answer = futures_util::future::BoxFuture<'static, Result<Vec<Renewal>>>;
 async fn ten_thousand_holds_live_on_a_slow_store() {
     in_time(async {
         let (script, time, log) = Script::new();
-        let store = script.renews_by(256).renewals(slow(time.clock(), ms(1) / 5, ms(100))).store();
+        let store = script
+            .renews_by(256)
+            .renewals(slow(time.clock(), ms(1) / 5, ms(100)))
+            .store();
         let guards = hold(&store, 10_000).await;
         pass(&time, TTL * 4, ms(10)).await;
         let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
@@ -51,7 +58,10 @@ async fn ten_thousand_holds_live_on_a_slow_store() {
         assert!(log.batches().iter().all(|(_, ids)| ids.len() <= 256));
         // Once a third of a lease, and no more because of how long it takes.
         let mut asked = HashMap::new();
-        log.batches().iter().flat_map(|(_, ids)| ids).for_each(|id| *asked.entry(*id).or_insert(0) += 1);
+        log.batches()
+            .iter()
+            .flat_map(|(_, ids)| ids)
+            .for_each(|id| *asked.entry(*id).or_insert(0) += 1);
         let most = asked.values().max().copied().unwrap_or(0);
         assert!(most <= 13, "one was asked for {most} times in four leases");
     })
@@ -118,7 +128,11 @@ async fn a_batch_that_is_never_answered_costs_no_hold() {
         let script = script.renews_by(10).renewals(move |all, n| {
             // Every fourth, but nobody's twice in a row.
             let mut hung = hung.lock().unwrap();
-            let again = all.iter().filter(|lease| hung.remove(&lease.claim.id)).count() > 0;
+            let again = all
+                .iter()
+                .filter(|lease| hung.remove(&lease.claim.id))
+                .count()
+                > 0;
             let hangs = n % 4 == 1 && !again;
             hung.extend(all.iter().filter(|_| hangs).map(|lease| lease.claim.id));
             async move {
@@ -181,7 +195,14 @@ async fn a_short_lease_does_not_wait_for_long_ones() {
         let store = script.store();
         let mut long = Vec::new();
         for i in 0..100 {
-            long.push(store.lock(("long", i)).ttl(TTL * 10).acquire().await.unwrap());
+            long.push(
+                store
+                    .lock(("long", i))
+                    .ttl(TTL * 10)
+                    .acquire()
+                    .await
+                    .unwrap(),
+            );
         }
         pass(&time, TTL * 10 / 3 - ms(200), ms(100)).await;
         let short = store.lock("short").ttl(TTL / 6).acquire().await.unwrap();
@@ -196,7 +217,9 @@ async fn a_short_lease_does_not_wait_for_long_ones() {
 async fn a_client_ends_while_renewals_are_in_flight() {
     in_time(async {
         let (script, time, log) = Script::new();
-        let script = script.renews_by(7).renewals(async |_, _| std::future::pending().await);
+        let script = script
+            .renews_by(7)
+            .renewals(async |_, _| std::future::pending().await);
         let store = script.store();
         let guards = hold(&store, 100).await;
         pass(&time, TTL / 2, ms(100)).await;

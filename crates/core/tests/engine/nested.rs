@@ -9,7 +9,9 @@ use std::{
 
 use leasehold_core::{Acquire, Guard, Lock, Loss, Owner, Store};
 
-use crate::script::{Log, Script, TTL, driven, granted, ms, pass, runtime, settle, turns, within_a_minute};
+use crate::script::{
+    Log, Script, TTL, driven, granted, ms, pass, runtime, settle, turns, within_a_minute,
+};
 
 /// Gives locks back, and takes others, whenever it is woken.
 struct Meddler {
@@ -29,7 +31,9 @@ impl Wake for Meddler {
         drop(guard);
         if let Some(store) = store {
             let mut acquire = pin!(store.lock("another").fast().try_acquire());
-            let _ = acquire.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let _ = acquire
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()));
         }
     }
 }
@@ -48,15 +52,29 @@ fn a_waker_may_give_locks_back() {
             let id = log.first_id();
             let mut guards = Vec::new();
             for i in 0..20 {
-                guards.push(store.lock(("b", i % 10)).fast().max_hold(TTL).try_acquire().await);
+                guards.push(
+                    store
+                        .lock(("b", i % 10))
+                        .fast()
+                        .max_hold(TTL)
+                        .try_acquire()
+                        .await,
+                );
             }
             let guards = Mutex::new(guards.into_iter().flatten().collect());
             let woken = Mutex::default();
-            let meddler = Arc::new(Meddler { guards, store: Mutex::new(Some(store.clone())), woken });
+            let meddler = Arc::new(Meddler {
+                guards,
+                store: Mutex::new(Some(store.clone())),
+                woken,
+            });
             let waker = Waker::from(meddler.clone());
             let mut lost: Vec<_> = (0..3).map(|_| Box::pin(watched.lost())).collect();
             for lost in &mut lost {
-                assert!(matches!(lost.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Pending));
+                assert!(matches!(
+                    lost.as_mut().poll(&mut Context::from_waker(&waker)),
+                    Poll::Pending
+                ));
             }
             match ending {
                 0 => {
@@ -73,7 +91,10 @@ fn a_waker_may_give_locks_back() {
                 }
             }
             pass(&time, TTL, ms(500)).await;
-            assert!(*meddler.woken.lock().unwrap() > 0, "ending {ending} woke nobody");
+            assert!(
+                *meddler.woken.lock().unwrap() > 0,
+                "ending {ending} woke nobody"
+            );
             drop(meddler.store.lock().unwrap().take());
         };
         within_a_minute(move || runtime().block_on(ends));
@@ -88,7 +109,9 @@ fn a_waker_may_enter_with_the_owner_that_looks() {
     impl Wake for Enters {
         fn wake(self: Arc<Self>) {
             *self.1.lock().unwrap() += 1;
-            let _ = pin!(self.0.try_acquire()).as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let _ = pin!(self.0.try_acquire())
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()));
         }
     }
     within_a_minute(|| {
@@ -97,9 +120,16 @@ fn a_waker_may_enter_with_the_owner_that_looks() {
             let (store, owner) = (script.store(), Owner::new());
             let enter = |i: usize| store.lock(("a", i)).owner(&owner).try_acquire();
             let watched = enter(0).await.unwrap();
-            let enters = Arc::new(Enters(store.lock("another").owner(&owner), Mutex::default()));
+            let enters = Arc::new(Enters(
+                store.lock("another").owner(&owner),
+                Mutex::default(),
+            ));
             let mut lost = pin!(watched.lost());
-            assert!(lost.as_mut().poll(&mut Context::from_waker(&Waker::from(enters.clone()))).is_pending());
+            assert!(
+                lost.as_mut()
+                    .poll(&mut Context::from_waker(&Waker::from(enters.clone())))
+                    .is_pending()
+            );
             time.advance(TTL);
             // Its table is full now and then, and it looks.
             for i in 1..100 {
@@ -122,7 +152,10 @@ impl Wake for Leaver {
     fn wake(self: Arc<Self>) {
         let all = self.all.lock().unwrap().take();
         drop(all);
-        self.clients_gone.lock().unwrap().get_or_insert(self.log.dropped());
+        self.clients_gone
+            .lock()
+            .unwrap()
+            .get_or_insert(self.log.dropped());
     }
 }
 
@@ -136,10 +169,15 @@ fn a_notification_is_never_the_last_owner_of_a_client() {
         let store = script.claims(async |claim, n| Ok(turns(&claim, n))).store();
         let lock = store.lock("a").fast();
         let guard = runtime.block_on(lock.acquire()).unwrap();
-        let leaver = Arc::new(Leaver { all: Mutex::default(), log: log.clone(), clients_gone: Mutex::default() });
+        let leaver = Arc::new(Leaver {
+            all: Mutex::default(),
+            log: log.clone(),
+            clients_gone: Mutex::default(),
+        });
         let mut next = lock.acquire();
         let here = runtime.enter();
-        let waits = Pin::new(&mut next).poll(&mut Context::from_waker(&Waker::from(leaver.clone())));
+        let waits =
+            Pin::new(&mut next).poll(&mut Context::from_waker(&Waker::from(leaver.clone())));
         assert!(waits.is_pending());
         drop(here);
         // With it goes the keeper, which has the client too.
@@ -147,6 +185,10 @@ fn a_notification_is_never_the_last_owner_of_a_client() {
         *leaver.all.lock().unwrap() = Some((guard, next, lock, store));
         assert_eq!(log.dropped(), 0);
         notifier.lost(log.first_id(), Loss::Evicted);
-        assert_eq!(*leaver.clients_gone.lock().unwrap(), Some(1), "the notification had it still");
+        assert_eq!(
+            *leaver.clients_gone.lock().unwrap(),
+            Some(1),
+            "the notification had it still"
+        );
     });
 }

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use fastrand::Rng;
-use leasehold_core::seam::{
-    Claim, ClaimId, Claimed, Clock, Grant, LeaseRef, Mode, Moment, Notifier, Place, Renewal, VirtualClock, WaitPolicy,
-    Waiting,
+use leasehold_core::backend::{
+    Claim, ClaimId, Claimed, Clock, Grant, LeaseRef, Mode, Moment, Notifier, Place, Renewal,
+    VirtualClock, WaitPolicy, Waiting,
 };
 use leasehold_core::{Contention, Error, FencingToken, Guard, Loss, Result};
 use tokio::runtime::Runtime;
@@ -33,12 +33,18 @@ struct Leases {
 impl Leases {
     fn script() -> (Script, VirtualClock, Log, Leases) {
         let (script, time, log) = Script::new();
-        let leases =
-            Leases { clock: time.clock(), notifier: script.notifier(), queues: Arc::default(), tokens: Arc::default() };
+        let leases = Leases {
+            clock: time.clock(),
+            notifier: script.notifier(),
+            queues: Arc::default(),
+            tokens: Arc::default(),
+        };
         let (claims, renews, releases) = (leases.clone(), leases.clone(), leases.clone());
         let script = script
             .claims(move |claim, _| std::future::ready(Ok(claims.claim(&claim))))
-            .renewals(move |all, _| std::future::ready(Ok(all.iter().map(|lease| renews.renew(lease)).collect())))
+            .renewals(move |all, _| {
+                std::future::ready(Ok(all.iter().map(|lease| renews.renew(lease)).collect()))
+            })
             .releases(move |claim, _| std::future::ready(releases.release(&claim)));
         (script, time, log, leases)
     }
@@ -71,12 +77,14 @@ impl Leases {
 
     fn renew(&self, lease: &LeaseRef) -> Renewal {
         let ends = self.clock.now() + lease.claim.ttl;
-        self.with_queue(&lease.claim, |queue| match queue.iter_mut().find(|(id, _)| *id == lease.claim.id) {
-            Some((_, mine)) => {
-                *mine = ends;
-                Renewal::Renewed(lease.claim.ttl.into())
+        self.with_queue(&lease.claim, |queue| {
+            match queue.iter_mut().find(|(id, _)| *id == lease.claim.id) {
+                Some((_, mine)) => {
+                    *mine = ends;
+                    Renewal::Renewed(lease.claim.ttl.into())
+                }
+                None => Renewal::Lost(Loss::Gone),
             }
-            None => Renewal::Lost(Loss::Gone),
         })
     }
 
@@ -94,7 +102,13 @@ impl Leases {
     /// How many entries are left that have not ended.
     fn left(&self) -> usize {
         let now = self.clock.now();
-        self.queues.lock().unwrap().values().flatten().filter(|(_, ends)| *ends > now).count()
+        self.queues
+            .lock()
+            .unwrap()
+            .values()
+            .flatten()
+            .filter(|(_, ends)| *ends > now)
+            .count()
     }
 }
 
@@ -109,7 +123,10 @@ pub(crate) fn pass(time: &VirtualClock, runtimes: &[Option<Runtime>], d: std::ti
 
 fn drive(runtimes: &[Option<Runtime>]) {
     for _ in 0..2 {
-        runtimes.iter().flatten().for_each(|runtime| runtime.block_on(settle()));
+        runtimes
+            .iter()
+            .flatten()
+            .for_each(|runtime| runtime.block_on(settle()));
     }
 }
 
@@ -133,7 +150,7 @@ fn harvest(waiting: &mut Vec<(usize, Acquiring)>) -> Vec<Guard> {
 /// them going.
 #[test]
 fn the_runtime_that_is_left_goes_on() {
-    for seed in 0..150 {
+    for seed in 0..40 {
         let mut random = Rng::with_seed(seed);
         let (script, time, _, leases) = Leases::script();
         let store = script.store();
@@ -143,7 +160,9 @@ fn the_runtime_that_is_left_goes_on() {
         for _ in 0..40 {
             let living: Vec<usize> = (0..3).filter(|i| runtimes[*i].is_some()).collect();
             let at = living[random.usize(..living.len())];
-            let Some(here) = &runtimes[at] else { unreachable!() };
+            let Some(here) = &runtimes[at] else {
+                unreachable!()
+            };
             match random.u32(..12) {
                 0..5 => {
                     let acquire = store.lock(format!("name {}", random.u32(..4))).acquire();
@@ -187,8 +206,16 @@ fn the_runtime_that_is_left_goes_on() {
         while !waiting.is_empty() {
             pass(&time, &runtimes, ms(100));
             let served = harvest(&mut waiting);
-            quiet = if served.is_empty() { quiet + ms(100) } else { ms(0) };
-            assert!(quiet <= TTL, "seed {seed}: {} wait beside a free lock", waiting.len());
+            quiet = if served.is_empty() {
+                quiet + ms(100)
+            } else {
+                ms(0)
+            };
+            assert!(
+                quiet <= TTL,
+                "seed {seed}: {} wait beside a free lock",
+                waiting.len()
+            );
         }
         pass(&time, &runtimes, ms(200));
         assert_eq!(leases.left(), 0, "seed {seed}: not given back");
@@ -208,11 +235,18 @@ fn a_waiter_outlives_the_runtime_of_the_keeper() {
     drop(first);
     let runtimes = [None, Some(second)];
     pass(&time, &runtimes, TTL * 2);
-    assert!(holder.is_valid() && keeper_here.is_valid(), "{} renewals", log.renewals());
+    assert!(
+        holder.is_valid() && keeper_here.is_valid(),
+        "{} renewals",
+        log.renewals()
+    );
     let claims = log.claims();
     drop(holder);
     drive(&runtimes);
-    assert!(waiter.is_finished(), "it stood beside a free lock; {claims} claims");
+    assert!(
+        waiter.is_finished(),
+        "it stood beside a free lock; {claims} claims"
+    );
     drop(runtimes);
 }
 
@@ -226,7 +260,11 @@ fn a_runtime_that_is_not_driven_is_passed_by() {
     let guard = second.block_on(store.lock("b").acquire()).unwrap();
     let runtimes = [None, Some(second)];
     pass(&time, &runtimes, TTL * 3);
-    assert!(early.is_valid() && guard.is_valid(), "{} renewals", log.renewals());
+    assert!(
+        early.is_valid() && guard.is_valid(),
+        "{} renewals",
+        log.renewals()
+    );
     drop(early);
     pass(&time, &runtimes, ms(1000));
     assert_eq!(log.releases(), 1);
@@ -234,7 +272,11 @@ fn a_runtime_that_is_not_driven_is_passed_by() {
     let runtimes = [Some(first), runtimes.into_iter().flatten().next()];
     pass(&time, &runtimes, TTL * 2);
     assert!(guard.is_valid());
-    assert!(log.renewals() < 25, "{} renewals in five leases", log.renewals());
+    assert!(
+        log.renewals() < 25,
+        "{} renewals in five leases",
+        log.renewals()
+    );
 }
 
 /// Without a hold no end is watched: a place in the queue is kept alive all the same.
@@ -250,7 +292,13 @@ fn a_place_in_the_queue_outlives_a_runtime_that_is_not_driven() {
         }))
     });
     for name in ["a", "b"] {
-        leases.claim(&Claim::new(name, Mode::Exclusive, WaitPolicy::Fair, TTL * 100, "another client"));
+        leases.claim(&Claim::new(
+            name,
+            Mode::Exclusive,
+            WaitPolicy::Fair,
+            TTL * 100,
+            "another client",
+        ));
     }
     let store = script.store();
     let (first, second) = (runtime(), runtime());
@@ -260,7 +308,12 @@ fn a_place_in_the_queue_outlives_a_runtime_that_is_not_driven() {
     let _waiter = second.spawn(store.lock("b").acquire());
     let runtimes = [None, Some(second)];
     pass(&time, &runtimes, TTL * 3);
-    assert_eq!(leases.left(), 4, "a place in queue has ended; {} renewals", log.renewals());
+    assert_eq!(
+        leases.left(),
+        4,
+        "a place in queue has ended; {} renewals",
+        log.renewals()
+    );
     drop(first);
 }
 
@@ -305,7 +358,11 @@ fn a_watcher_keeps_a_hold_alive() {
     drop(first);
     let runtimes = [Some(second)];
     pass(&time, &runtimes, TTL * 2);
-    assert!(guard.is_valid() && !watching.is_finished(), "{} renewals", log.renewals());
+    assert!(
+        guard.is_valid() && !watching.is_finished(),
+        "{} renewals",
+        log.renewals()
+    );
 }
 
 /// A client is used in two runtimes, and goes while its last release is under way: in neither of them a task is left.
@@ -327,18 +384,33 @@ fn a_client_that_goes_leaves_no_task_in_any_runtime() {
         }
     });
     let store = script.store();
-    let guard = one.block_on(store.lock("a").acquire().into_future()).unwrap();
-    two.block_on(async { store.lock("b").acquire().await?.release().await }).unwrap();
+    let guard = one
+        .block_on(store.lock("a").acquire().into_future())
+        .unwrap();
+    two.block_on(async { store.lock("b").acquire().await?.release().await })
+        .unwrap();
     drop((guard, store));
     one.block_on(settle());
     // Long after the last claim the keeper has nothing to look at but that release.
     time.advance(ms(2000));
     one.block_on(settle());
     two.block_on(settle());
-    assert_eq!((one.metrics().num_alive_tasks(), two.metrics().num_alive_tasks()), (1, 1));
+    assert_eq!(
+        (
+            one.metrics().num_alive_tasks(),
+            two.metrics().num_alive_tasks()
+        ),
+        (1, 1)
+    );
     landing.notify_one();
     one.block_on(log.until(1, |call| *call == Call::Dropped));
     one.block_on(settle());
     two.block_on(settle());
-    assert_eq!((one.metrics().num_alive_tasks(), two.metrics().num_alive_tasks()), (0, 0));
+    assert_eq!(
+        (
+            one.metrics().num_alive_tasks(),
+            two.metrics().num_alive_tasks()
+        ),
+        (0, 0)
+    );
 }

@@ -4,12 +4,14 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use leasehold_core::seam::VirtualClock;
+use leasehold_core::backend::VirtualClock;
 use leasehold_core::{ErrorKind, Guard, Store};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-use crate::script::{Call, Log, Script, TTL, driven, granted, in_time, ms, pass, renewed, settle, waiting};
+use crate::script::{
+    Call, Log, Script, TTL, driven, granted, in_time, ms, pass, renewed, settle, waiting,
+};
 
 /// Tasks of this runtime. The test itself is none.
 fn tasks() -> usize {
@@ -22,7 +24,11 @@ async fn one_task_keeps_all_of_a_client() {
     in_time(async {
         let (script, time, log) = Script::new();
         let script = script.renews_by(256).claims(async |claim, n| {
-            Ok(if claim.name.as_str() == "busy" { waiting(&claim) } else { granted(&claim, n as u64 + 1) })
+            Ok(if claim.name.as_str() == "busy" {
+                waiting(&claim)
+            } else {
+                granted(&claim, n as u64 + 1)
+            })
         });
         let store = script.store();
         assert_eq!(tasks(), 0);
@@ -31,7 +37,8 @@ async fn one_task_keeps_all_of_a_client() {
             guards.push(store.lock(("held", i)).acquire().await.unwrap());
             assert_eq!(tasks(), 1, "with {i} holds");
         }
-        let mut waiters: FuturesUnordered<_> = (0..500).map(|_| store.lock("busy").acquire()).collect();
+        let mut waiters: FuturesUnordered<_> =
+            (0..500).map(|_| store.lock("busy").acquire()).collect();
         tokio::select! {
             biased;
             one = waiters.next() => panic!("{one:?}"),
@@ -87,7 +94,11 @@ async fn a_busy_store_is_not_asked_more_and_more() {
         pass(&time, TTL * 8, ms(10)).await;
         assert_eq!(lost(&guards), 0);
         // It can answer five in each second.
-        let asked = log.calls().iter().filter(|call| matches!(call, Call::Renew(_))).count();
+        let asked = log
+            .calls()
+            .iter()
+            .filter(|call| matches!(call, Call::Renew(_)))
+            .count();
         assert!(asked <= 6 * 5 * 8 * 3 / 2, "{asked} requests to renew");
     })
     .await;
@@ -99,7 +110,12 @@ async fn a_busy_store_is_not_asked_more_and_more() {
 async fn the_ceiling_is_an_error_before_anything_is_lost() {
     in_time(async {
         let (store, time, log) = of_one_thread();
-        let claims = || log.calls().iter().filter(|call| matches!(call, Call::Claim(_))).count();
+        let claims = || {
+            log.calls()
+                .iter()
+                .filter(|call| matches!(call, Call::Claim(_)))
+                .count()
+        };
         let (mut guards, mut refused) = (Vec::new(), 0);
         while refused < 5 {
             let before = claims();
@@ -107,13 +123,21 @@ async fn the_ceiling_is_an_error_before_anything_is_lost() {
                 Ok(guard) => guards.push(guard),
                 Err(e) => {
                     assert_eq!(e.kind(), ErrorKind::Unavailable, "{e:?}");
-                    assert!(e.to_string().contains("more locks than its store renews"), "{e}");
+                    assert!(
+                        e.to_string().contains("more locks than its store renews"),
+                        "{e}"
+                    );
                     assert_eq!(claims(), before, "one that is refused here was sent");
                     refused += 1;
                 }
             }
             pass(&time, ms(200), ms(10)).await;
-            assert_eq!(lost(&guards), 0, "of {} that are held, with {refused} refused", guards.len());
+            assert_eq!(
+                lost(&guards),
+                0,
+                "of {} that are held, with {refused} refused",
+                guards.len()
+            );
             assert!(guards.len() < 200, "nothing was refused");
         }
         assert!(guards.len() >= 25, "{} are held", guards.len());
@@ -121,7 +145,11 @@ async fn the_ceiling_is_an_error_before_anything_is_lost() {
         assert_eq!(lost(&guards), 0, "of {} that are held", guards.len());
         guards.truncate(10);
         pass(&time, TTL * 2, ms(10)).await;
-        guards.push(driven(&time, store.lock("one more").try_acquire()).await.unwrap());
+        guards.push(
+            driven(&time, store.lock("one more").try_acquire())
+                .await
+                .unwrap(),
+        );
         assert_eq!(lost(&guards), 0);
     })
     .await;

@@ -4,11 +4,13 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Clock, LeaseRef, Notifier, Renewal, VirtualClock};
+use leasehold_core::backend::{
+    Backend, Claim, Claimed, Clock, LeaseRef, Notifier, Renewal, TokenFloor, VirtualClock,
+};
 use leasehold_core::{
-    Acquire, Contention, DistributedLock, Election, Error, FenceGate, Fenced, FencingToken, Guarantees, Guard, Held,
-    Leader, Leadership, Lease, Lock, LockQueue, Loss, Lost, MultiGuard, MultiLock, Name, Observer, Options, Owner,
-    RunOutcome, RwLock, Semaphore, Store,
+    Acquire, Contention, DistributedLock, Election, Error, FenceGate, Fenced, FencingToken,
+    Guarantees, Guard, Held, Leader, Leadership, Lease, Lock, LockQueue, Loss, Lost, MultiGuard,
+    MultiLock, Name, Observer, Options, Owner, RunOutcome, RwLock, Semaphore, Store,
 };
 
 use crate::script::{Script, TTL};
@@ -63,6 +65,7 @@ fn traits_are_objects() {
     sized::<dyn Lease>();
     sized::<dyn Fenced>();
     sized::<dyn Backend>();
+    sized::<dyn TokenFloor>();
     fn spawned(lock: &Lock, guard: Guard) {
         fn spawn(_: impl Future + Send + 'static) {}
         spawn(lock.acquire());
@@ -86,7 +89,11 @@ fn a_guard_has_no_twin() {
     impl<T: Clone> Probe<T> {
         const CLONE: bool = true;
     }
-    let twins = (Probe::<Guard>::CLONE, Probe::<Acquire>::CLONE, Probe::<Lost>::CLONE);
+    let twins = (
+        Probe::<Guard>::CLONE,
+        Probe::<Acquire>::CLONE,
+        Probe::<Lost>::CLONE,
+    );
     assert_eq!(twins, (false, false, false));
     let (views, stores) = (Probe::<Held>::CLONE, Probe::<Store>::CLONE);
     assert!(views && stores);
@@ -110,17 +117,33 @@ fn each_primitive_shows_what_it_is() {
     let shown = [
         ("Lock {", format!("{:?}", store.lock("a").ttl(TTL * 7))),
         ("RwLock {", format!("{:?}", store.rw_lock("a").ttl(TTL * 7))),
-        ("Semaphore {", format!("{:?}", store.semaphore("a", 4321).ttl(TTL * 7))),
-        ("Election {", format!("{:?}", store.election("a").ttl(TTL * 7))),
-        ("MultiLock {", format!("{:?}", store.multi_lock(["a"]).ttl(TTL * 7))),
+        (
+            "Semaphore {",
+            format!("{:?}", store.semaphore("a", 4321).ttl(TTL * 7)),
+        ),
+        (
+            "Election {",
+            format!("{:?}", store.election("a").ttl(TTL * 7)),
+        ),
+        (
+            "MultiLock {",
+            format!("{:?}", store.multi_lock(["a"]).ttl(TTL * 7)),
+        ),
     ];
     for (begins, text) in &shown {
         assert!(text.starts_with(begins), "{text}");
-        assert_eq!(text.matches("Lock {").count(), begins.matches("Lock {").count(), "another type shows: {text}");
+        assert_eq!(
+            text.matches("Lock {").count(),
+            begins.matches("Lock {").count(),
+            "another type shows: {text}"
+        );
         for setting in ["Script", "billing", "\"a\"", "42s"] {
             assert!(text.contains(setting), "no {setting} in {text}");
         }
     }
     assert!(shown[2].1.contains("permits: 4321"), "{}", shown[2].1);
-    assert!(shown.iter().skip(1).all(|(_, text)| !text.contains("mode")), "{shown:?}");
+    assert!(
+        shown.iter().skip(1).all(|(_, text)| !text.contains("mode")),
+        "{shown:?}"
+    );
 }

@@ -4,11 +4,13 @@ use std::future::{IntoFuture as _, ready};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::seam::Claimed;
-use leasehold_core::{Contention, ErrorKind, FencingToken, LockQueue, Loss, Participant};
+use leasehold_core::backend::Claimed;
+use leasehold_core::{Contention, ErrorKind, Fenced, FencingToken, LockQueue, Loss, Participant};
 
 use crate::runtimes::pass;
-use crate::script::{Call, Script, TTL, driven, error, granted, in_time, ms, runtime, settle, turns, within_a_minute};
+use crate::script::{
+    Call, Script, TTL, driven, error, granted, in_time, ms, runtime, settle, turns, within_a_minute,
+};
 
 /// A notification says that the hold is gone. The next task of this process goes to the store at once, not when the keeper
 /// next plans, and not when the lost guard is dropped.
@@ -26,7 +28,10 @@ async fn a_task_behind_an_evicted_hold_goes_to_the_store() {
         notifier.lost(id, Loss::Evicted);
         let second = second.await.unwrap().unwrap();
         assert_eq!((second.fencing_token().get(), log.claims()), (65, 2));
-        assert_eq!(first.release().await.unwrap_err().loss(), Some(Loss::Evicted));
+        assert_eq!(
+            first.release().await.unwrap_err().loss(),
+            Some(Loss::Evicted)
+        );
     })
     .await;
 }
@@ -54,7 +59,9 @@ async fn a_task_behind_a_hold_that_was_gone_goes_to_the_store() {
 async fn an_outage_is_retried_for_one_lease_by_all_tasks_together() {
     in_time(async {
         let (script, time, log) = Script::new();
-        let store = script.claims(async |_, _| error(ErrorKind::Unavailable)).store();
+        let store = script
+            .claims(async |_, _| error(ErrorKind::Unavailable))
+            .store();
         let lock = store.lock("a").fast();
         let start = time.clock().now();
         let tasks: Vec<_> = (0..5).map(|_| tokio::spawn(lock.acquire())).collect();
@@ -81,7 +88,10 @@ async fn only_the_turn_that_is_can_be_evicted() {
         let notifier = script.notifier();
         let script = script.claims(async |claim, n| Ok(turns(&claim, n)));
         let script = script.inspects(async |_, _| {
-            Ok(LockQueue::new(vec![Participant::new("task 1").token(FencingToken::new(1))], Vec::new()))
+            Ok(LockQueue::new(
+                vec![Participant::new("task 1").token(FencingToken::new(1))],
+                Vec::new(),
+            ))
         });
         let store = script.store();
         let lock = |task: usize| store.lock("a").fast().label(format!("task {task}"));
@@ -93,7 +103,10 @@ async fn only_the_turn_that_is_can_be_evicted() {
         let second = second.await.unwrap().unwrap();
         assert_eq!((second.fencing_token().get(), log.claims()), (2, 1));
         assert!(!store.evict("a", old).await.unwrap());
-        assert!(!store.evict("a", FencingToken::new(3)).await.unwrap(), "a turn that nobody has had");
+        assert!(
+            !store.evict("a", FencingToken::new(3)).await.unwrap(),
+            "a turn that nobody has had"
+        );
         assert_eq!(log.count(|call| matches!(call, Call::Evict(_))), 0);
 
         // `inspect` through this client shows whose turn it is.
@@ -104,8 +117,14 @@ async fn only_the_turn_that_is_can_be_evicted() {
         let third = tokio::spawn(lock(3).acquire());
         settle().await;
         assert!(store.evict("a", second.fencing_token()).await.unwrap());
-        assert!(store.evict("b", old).await.unwrap(), "that name is not ours to judge");
-        assert!(store.evict("a", FencingToken::new(500)).await.unwrap(), "nor is a hold of another client");
+        assert!(
+            store.evict("b", old).await.unwrap(),
+            "that name is not ours to judge"
+        );
+        assert!(
+            store.evict("a", FencingToken::new(500)).await.unwrap(),
+            "nor is a hold of another client"
+        );
         assert_eq!(log.count(|call| matches!(call, Call::Evict(_))), 3);
         // Before the news of it has come, nobody else gets a turn of what was evicted.
         second.release().await.unwrap();
@@ -134,7 +153,9 @@ async fn short_turns_are_many_and_long_ones_are_not() {
         let script = script.claims(move |claim, _| {
             claims.lock().unwrap().push(claim.turns());
             let mut last = last.lock().unwrap();
-            let Claimed::Granted(grant) = granted(&claim, *last + 1) else { unreachable!() };
+            let Claimed::Granted(grant) = granted(&claim, *last + 1) else {
+                unreachable!()
+            };
             *last += u64::from(claim.turns());
             ready(Ok(Claimed::Granted(grant.turns(claim.turns()))))
         });
@@ -142,11 +163,13 @@ async fn short_turns_are_many_and_long_ones_are_not() {
         let seen = Arc::new(Mutex::new(FencingToken::new(0)));
         let tasks: Vec<_> = (0..8)
             .map(|_| {
-                let (lock, time, asked, seen) = (lock.clone(), time.clone(), asked.clone(), seen.clone());
+                let (lock, time, asked, seen) =
+                    (lock.clone(), time.clone(), asked.clone(), seen.clone());
                 tokio::spawn(async move {
                     while asked.lock().unwrap().len() < reserved.len() {
                         let guard = lock.acquire().await.unwrap();
-                        let before = std::mem::replace(&mut *seen.lock().unwrap(), guard.fencing_token());
+                        let before =
+                            std::mem::replace(&mut *seen.lock().unwrap(), guard.fencing_token());
                         assert!(before < guard.fencing_token(), "{before} was used before");
                         // The others come to wait for it.
                         tokio::task::yield_now().await;
@@ -159,7 +182,11 @@ async fn short_turns_are_many_and_long_ones_are_not() {
         for task in tasks {
             in_time(task).await.unwrap();
         }
-        assert_eq!(asked.lock().unwrap()[..reserved.len()], reserved, "turns of {each:?}");
+        assert_eq!(
+            asked.lock().unwrap()[..reserved.len()],
+            reserved,
+            "turns of {each:?}"
+        );
     }
 }
 
@@ -172,17 +199,39 @@ async fn a_refusal_names_whose_turn_it_is() {
             Ok(if n == 0 {
                 turns(&claim, 0)
             } else {
-                Claimed::Busy(Contention::by("task 1").token(FencingToken::new(1)).waiters(7))
+                Claimed::Busy(
+                    Contention::by("task 1")
+                        .token(FencingToken::new(1))
+                        .waiters(7),
+                )
             })
         });
         let store = script.store();
-        let first = store.lock("a").fast().label("task 1").acquire().await.unwrap();
+        let first = store
+            .lock("a")
+            .fast()
+            .label("task 1")
+            .acquire()
+            .await
+            .unwrap();
         let second = tokio::spawn(store.lock("a").fast().label("task 2").acquire());
         settle().await;
         drop(first);
         let second = second.await.unwrap().unwrap();
-        let who = store.lock("a").fair().try_acquire().await.unwrap_err().into_contention().unwrap();
-        assert_eq!(who, Contention::by("task 2").token(second.fencing_token()).waiters(7));
+        let who = store
+            .lock("a")
+            .fair()
+            .try_acquire()
+            .await
+            .unwrap_err()
+            .into_contention()
+            .unwrap();
+        assert_eq!(
+            who,
+            Contention::by("task 2")
+                .token(second.fencing_token())
+                .waiters(7)
+        );
     })
     .await;
 }
@@ -191,7 +240,11 @@ async fn a_refusal_names_whose_turn_it_is() {
 #[test]
 fn a_loop_of_refused_tries_starves_no_other_task() {
     within_a_minute(|| {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(async {
             let (script, _time, _log) = Script::new();
             let store = script.claims(async |claim, n| Ok(turns(&claim, n))).store();
@@ -242,7 +295,12 @@ fn a_claimant_that_has_moved_holds_where_it_is() {
     let guard = second.block_on(next).unwrap();
     drop(first);
     pass(&time, &[Some(second)], TTL * 2);
-    assert!(guard.is_valid(), "{:?} after {} renewals", guard.check(), log.renewals());
+    assert!(
+        guard.is_valid(),
+        "{:?} after {} renewals",
+        guard.check(),
+        log.renewals()
+    );
 }
 
 /// A try behind a task of this process names it, and says how many wait, without those that have gone.
@@ -250,20 +308,54 @@ fn a_claimant_that_has_moved_holds_where_it_is() {
 async fn a_try_names_the_task_that_is_before_it() {
     for waiters in [0, 2, 300] {
         let (script, _time, log) = Script::new();
-        let lock = script.claims(async |claim, n| Ok(turns(&claim, n))).store().lock("a").fast();
+        let lock = script
+            .claims(async |claim, n| Ok(turns(&claim, n)))
+            .store()
+            .lock("a")
+            .fast();
         let guard = lock.clone().label("first").acquire().await.unwrap();
-        let tasks: Vec<_> = (0..=waiters).map(|_| tokio::spawn(lock.acquire())).collect();
+        let tasks: Vec<_> = (0..=waiters)
+            .map(|_| tokio::spawn(lock.acquire()))
+            .collect();
         settle().await;
         tasks[0].abort();
         settle().await;
         let refused = lock.try_acquire().await.unwrap_err();
         let who = refused.contention().unwrap();
-        assert_eq!((who.label.as_deref(), who.token), (Some("first"), Some(guard.fencing_token())));
+        assert_eq!(
+            (who.label.as_deref(), who.token),
+            (Some("first"), Some(guard.fencing_token()))
+        );
         // In a long queue those that have gone are counted, too.
-        assert_eq!(who.waiters, Some(if waiters > 256 { waiters + 1 } else { waiters }));
+        assert_eq!(
+            who.waiters,
+            Some(if waiters > 256 { waiters + 1 } else { waiters })
+        );
         assert_eq!(log.claims(), 1);
         tasks.iter().for_each(|task| task.abort());
     }
+}
+
+/// The error at a deadline counts the other waiters, not the task that it is for.
+#[tokio::test]
+async fn a_task_that_waited_in_vain_does_not_count_itself() {
+    in_time(async {
+        for wait in [ms(0), ms(500)] {
+            let (script, time, _log) = Script::new();
+            let lock = script
+                .claims(async |claim, n| Ok(turns(&claim, n)))
+                .store()
+                .lock("a")
+                .fast();
+            let _held = lock.acquire().await.unwrap();
+            let other = tokio::spawn(lock.acquire().into_future());
+            settle().await;
+            let late = driven(&time, lock.acquire_timeout(wait)).await.unwrap_err();
+            assert_eq!(late.contention().unwrap().waiters, Some(1));
+            other.abort();
+        }
+    })
+    .await;
 }
 
 /// An eviction that is refused here changes nothing: the turn goes on to the next task.
@@ -302,6 +394,31 @@ async fn no_turn_has_a_token_that_was_not_reserved() {
             guard.release().await.unwrap();
         }
         assert_eq!((tokens, log.claims()), (vec![2, 101, 102], 2));
+    })
+    .await;
+}
+
+/// A condition for a transaction covers a hold that ends in the store alone: not one that the next task of this process may have before
+/// the store has heard of it. What takes no turns reserves no tokens for them, however it waits.
+#[tokio::test]
+async fn a_hold_that_tasks_pass_on_is_no_condition() {
+    in_time(async {
+        let (script, _time, _log) = Script::new();
+        let store = script.claims(async |claim, n| Ok(turns(&claim, n))).store();
+        let readers = store.rw_lock("readers").fair();
+        for (lock, covered) in [
+            (store.lock("fair").fair(), true),
+            (store.lock("fast").fast(), false),
+            (readers.read().fast(), true),
+            (readers.write().fast(), false),
+        ] {
+            let guard = lock.acquire().await.unwrap();
+            let answer = guard.check_condition().map_err(|e| e.kind());
+            assert_eq!(answer.is_ok(), covered);
+            assert_eq!(answer.err(), (!covered).then_some(ErrorKind::Unsupported));
+            assert_eq!(guard.view().check_condition().is_ok(), covered);
+            guard.release().await.unwrap();
+        }
     })
     .await;
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::seam::{Notifier, VirtualClock};
+use leasehold_core::backend::{Notifier, VirtualClock};
 use leasehold_core::{ErrorKind, FencingToken, LockQueue, Name, Observer, Participant, Store};
 
 use tokio::task::JoinHandle;
@@ -20,8 +20,13 @@ impl Leaders {
     }
 
     fn queue(&self) -> LockQueue {
-        let entry = |(value, token): &(String, u64)| Participant::new(value.clone()).token(FencingToken::new(*token));
-        LockQueue::new(self.0.lock().unwrap().iter().map(entry).collect(), Vec::new())
+        let entry = |(value, token): &(String, u64)| {
+            Participant::new(value.clone()).token(FencingToken::new(*token))
+        };
+        LockQueue::new(
+            self.0.lock().unwrap().iter().map(entry).collect(),
+            Vec::new(),
+        )
     }
 }
 
@@ -43,11 +48,19 @@ fn scene(pushed: bool) -> Scene {
     });
     let notifier = pushed.then(|| script.notifier());
     let script = if pushed { script } else { script.silent() };
-    Scene { store: script.store(), notifier, time, log, leaders }
+    Scene {
+        store: script.store(),
+        notifier,
+        time,
+        log,
+        leaders,
+    }
 }
 
 fn value(observer: &Observer) -> Option<(&str, u64)> {
-    observer.current().map(|leader| (leader.value.as_str(), leader.token.get()))
+    observer
+        .current()
+        .map(|leader| (leader.value.as_str(), leader.token.get()))
 }
 
 /// A task that waits for the next change.
@@ -69,7 +82,13 @@ async fn is_quiet(observer: &mut Observer) {
 
 #[tokio::test]
 async fn a_notification_is_read_at_once() {
-    let Scene { store, notifier, log, leaders, .. } = scene(true);
+    let Scene {
+        store,
+        notifier,
+        log,
+        leaders,
+        ..
+    } = scene(true);
     let notifier = notifier.unwrap();
     let mut observer = store.election("a").observe().await.unwrap();
     assert_eq!(value(&observer), None);
@@ -80,7 +99,11 @@ async fn a_notification_is_read_at_once() {
     let changed = spawn_changed(observer);
     settle().await;
     // An observer that begins to wait polls once; the notification for another name is no reason to.
-    assert!(changed.is_finished() && log.inspects() == inspects + 1, "{} requests", log.inspects() - inspects);
+    assert!(
+        changed.is_finished() && log.inspects() == inspects + 1,
+        "{} requests",
+        log.inspects() - inspects
+    );
     let observer = changed.await.unwrap();
     assert_eq!(value(&observer), Some(("one", 1)));
     let changed = spawn_changed(observer);
@@ -92,18 +115,30 @@ async fn a_notification_is_read_at_once() {
     leaders.set("one", 2);
     notifier.holder_changed(&Name::new("a"));
     let observer = in_time(changed).await.unwrap();
-    assert_eq!(value(&observer), Some(("one", 2)), "the same value of another term is a change");
+    assert_eq!(
+        value(&observer),
+        Some(("one", 2)),
+        "the same value of another term is a change"
+    );
 }
 
 #[tokio::test]
 async fn notifications_that_were_missed_may_have_been_for_it() {
-    let Scene { store, notifier, leaders, .. } = scene(true);
+    let Scene {
+        store,
+        notifier,
+        leaders,
+        ..
+    } = scene(true);
     let observer = store.election("a").observe().await.unwrap();
     let changed = spawn_changed(observer);
     settle().await;
     leaders.set("one", 1);
     for i in 0..1000 {
-        notifier.as_ref().unwrap().holder_changed(&Name::new(format!("other {i}")));
+        notifier
+            .as_ref()
+            .unwrap()
+            .holder_changed(&Name::new(format!("other {i}")));
     }
     assert_eq!(value(&in_time(changed).await.unwrap()), Some(("one", 1)));
 }
@@ -111,13 +146,22 @@ async fn notifications_that_were_missed_may_have_been_for_it() {
 #[tokio::test]
 async fn it_polls_without_notifications_and_not_all_the_time() {
     for (pushed, most) in [(false, 8 + 1), (true, 2 + 1)] {
-        let Scene { store, time, log, leaders, .. } = scene(pushed);
+        let Scene {
+            store,
+            time,
+            log,
+            leaders,
+            ..
+        } = scene(pushed);
         let observer = store.election("a").observe().await.unwrap();
         let before = log.inspects();
         let changed = spawn_changed(observer);
         crate::script::pass(&time, Duration::from_secs(2), ms(10)).await;
         let inspects = log.inspects() - before;
-        assert!((2..=most).contains(&inspects), "{inspects} requests in two seconds, notified: {pushed}");
+        assert!(
+            (2..=most).contains(&inspects),
+            "{inspects} requests in two seconds, notified: {pushed}"
+        );
         leaders.set("one", 1);
         let observer = in_time(driven(&time, changed)).await.unwrap();
         assert_eq!(value(&observer), Some(("one", 1)));
@@ -146,9 +190,10 @@ async fn an_observer_retries_an_outage_for_one_lease() {
     let store = script
         .inspects(|_, n| async move {
             match n {
-                0 | 60.. => {
-                    Ok(LockQueue::new(vec![Participant::new("x").token(FencingToken::new(n as u64))], Vec::new()))
-                }
+                0 | 60.. => Ok(LockQueue::new(
+                    vec![Participant::new("x").token(FencingToken::new(n as u64))],
+                    Vec::new(),
+                )),
                 _ => error(ErrorKind::Unavailable),
             }
         })
@@ -168,16 +213,26 @@ async fn an_observer_retries_an_outage_for_one_lease() {
 #[tokio::test]
 async fn what_will_not_get_better_is_said_at_once() {
     let (script, _time, log) = Script::new();
-    let store =
-        script.inspects(|_, n| async move { if n == 0 { Ok(LockQueue::default()) } else { error(ErrorKind::Denied) } });
+    let store = script.inspects(|_, n| async move {
+        if n == 0 {
+            Ok(LockQueue::default())
+        } else {
+            error(ErrorKind::Denied)
+        }
+    });
     let mut observer = store.store().election("a").observe().await.unwrap();
-    assert_eq!(in_time(observer.changed()).await.unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(
+        in_time(observer.changed()).await.unwrap_err().kind(),
+        ErrorKind::Denied
+    );
     assert_eq!(log.inspects(), 2);
 }
 
 #[tokio::test]
 async fn another_tools_entry_is_no_leader() {
     let (script, _time, _log) = Script::new();
-    let store = script.inspects(|_, _| async { Ok(LockQueue::new(vec![Participant::foreign()], Vec::new())) }).store();
+    let store = script
+        .inspects(|_, _| async { Ok(LockQueue::new(vec![Participant::foreign()], Vec::new())) })
+        .store();
     assert_eq!(store.election("a").leader().await.unwrap(), None);
 }

@@ -47,7 +47,9 @@ fn some_go(lock: impl Fn(&leasehold_core::Store) -> Lock + Send + Sync + Clone +
                 })
             })
             .collect();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
         block_on(store.close(Duration::from_secs(1))).unwrap();
         assert_eq!(server.left(), 0);
     });
@@ -79,7 +81,9 @@ fn a_dropped_release_goes_on() {
                 })
             })
             .collect();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
         block_on(store.close(Duration::from_secs(1))).unwrap();
         assert_eq!(server.left(), 0);
     });

@@ -24,7 +24,10 @@ fn closes(fast: bool) {
         for thread in threads {
             match thread.join().unwrap() {
                 Ok(guard) => assert!(!guard.is_valid(), "it is valid after close"),
-                Err(e) => assert!(matches!(e.kind(), ErrorKind::Closed | ErrorKind::Lost), "{e:?}"),
+                Err(e) => assert!(
+                    matches!(e.kind(), ErrorKind::Closed | ErrorKind::Lost),
+                    "{e:?}"
+                ),
             }
         }
         let refused = block_on(store.lock("a").try_acquire()).unwrap_err();
@@ -69,7 +72,9 @@ fn the_last_guard_of_a_client_gives_its_lock_back() {
             server.time.advance(Duration::from_millis(900));
             pause();
         }
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
         let judge = server.client();
         // It waits for what the others give back in the background.
         drop(block_on(judge.lock("a").acquire()).unwrap());

@@ -52,11 +52,17 @@ fn eviction(fast: bool) {
                     }
                     assert!(!view.is_valid());
                     let loss = block_on(hears).unwrap();
-                    assert!(matches!(loss, Loss::Released | Loss::Evicted | Loss::Gone), "{loss:?}");
+                    assert!(
+                        matches!(loss, Loss::Released | Loss::Evicted | Loss::Gone),
+                        "{loss:?}"
+                    );
                 })
             })
             .collect();
-        threads.into_iter().chain([evicts]).for_each(|thread| thread.join().unwrap());
+        threads
+            .into_iter()
+            .chain([evicts])
+            .for_each(|thread| thread.join().unwrap());
         block_on(store.close(Duration::from_secs(1))).unwrap();
         assert_eq!(server.left(), 0);
     });
@@ -120,7 +126,9 @@ fn leases_end_beside_renewals() {
                 let (server, store) = (server.clone(), store.clone());
                 thread::spawn(move || {
                     // Its lease may be over before it is there.
-                    let Ok(guard) = block_on(store.lock("a").acquire()) else { return };
+                    let Ok(guard) = block_on(store.lock("a").acquire()) else {
+                        return;
+                    };
                     for _ in 0..3 {
                         server.judge(&guard);
                         stays_lost(&guard);
@@ -130,8 +138,12 @@ fn leases_end_beside_renewals() {
                 })
             })
             .collect();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-        stores.iter().for_each(|store| drop(block_on(store.close(TTL))));
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
+        stores
+            .iter()
+            .for_each(|store| drop(block_on(store.close(TTL))));
         drop(here);
         passes.join().unwrap();
     });

@@ -5,7 +5,12 @@
 //! says how to try more.
 
 #![cfg(shuttle)]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test binary of its own")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test binary of its own"
+)]
 
 mod cancelling;
 mod closing;
@@ -23,7 +28,9 @@ use shuttle::{Config, Runner};
 pub(crate) fn under_all_schedules(test: impl Fn() + Send + Sync + Clone + 'static) {
     let runs = env::var("LEASEHOLD_SCHEDULES").map_or(300, |n| n.parse().unwrap());
     // Core asks which runtime it is in; its tasks are those of the test.
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
     let _here = runtime.enter();
     let mut config = Config::new();
     config.stack_size = 256 * 1024;

@@ -6,11 +6,13 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::seam::{
-    Backend, Claim, ClaimId, Claimed, ClaimedAll, Clock, Grant, LeaseRef, Moment, Notifier, Place, Renewal,
-    VirtualClock, WaitPolicy, Waiting, async_trait,
+use leasehold_core::backend::{
+    Backend, Claim, ClaimId, Claimed, ClaimedAll, Clock, Grant, LeaseRef, Moment, Notifier, Place,
+    Renewal, VirtualClock, WaitPolicy, Waiting, async_trait,
 };
-use leasehold_core::{Contention, Fairness, FencingToken, Guarantees, Guard, LockQueue, Loss, Name, Result, Store};
+use leasehold_core::{
+    Contention, Fairness, FencingToken, Guarantees, Guard, LockQueue, Loss, Name, Result, Store,
+};
 use shuttle::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) const TTL: Duration = Duration::from_secs(6);
@@ -34,7 +36,14 @@ struct Entry {
 
 impl Server {
     pub(crate) fn client(&self) -> Store {
-        Store::with_random_seed(Client { server: self.clone(), notifier: Notifier::new() }, 1).ttl(TTL)
+        Store::with_random_seed(
+            Client {
+                server: self.clone(),
+                notifier: Notifier::new(),
+            },
+            1,
+        )
+        .ttl(TTL)
     }
 
     fn with_queue<T>(&self, name: &Name, work: impl FnOnce(&mut Vec<Entry>) -> T) -> T {
@@ -49,7 +58,12 @@ impl Server {
         let now = self.time.clock().now();
         self.with_queue(&claim.name, |queue| {
             let place = Place::new("place");
-            let entry = Entry { id: claim.id, ends: now + claim.ttl, token: None, notifier: notifier.clone() };
+            let entry = Entry {
+                id: claim.id,
+                ends: now + claim.ttl,
+                token: None,
+                notifier: notifier.clone(),
+            };
             match queue.iter().position(|entry| entry.id == claim.id) {
                 Some(at) => queue[at].ends = entry.ends,
                 None if queue.is_empty() || claim.policy != WaitPolicy::Try => queue.push(entry),
@@ -71,12 +85,14 @@ impl Server {
 
     fn renew(&self, lease: &LeaseRef) -> Renewal {
         let ends = self.time.clock().now() + lease.claim.ttl;
-        self.with_queue(&lease.claim.name, |queue| match queue.iter_mut().find(|entry| entry.id == lease.claim.id) {
-            Some(mine) if mine.token == lease.token || lease.token.is_none() => {
-                mine.ends = ends;
-                Renewal::Renewed(lease.claim.ttl.into())
+        self.with_queue(&lease.claim.name, |queue| {
+            match queue.iter_mut().find(|entry| entry.id == lease.claim.id) {
+                Some(mine) if mine.token == lease.token || lease.token.is_none() => {
+                    mine.ends = ends;
+                    Renewal::Renewed(lease.claim.ttl.into())
+                }
+                _ => Renewal::Lost(Loss::Gone),
             }
-            _ => Renewal::Lost(Loss::Gone),
         })
     }
 
@@ -100,14 +116,28 @@ impl Server {
 
     /// Says of every hold and waiter that it may have changed, which is not so.
     pub(crate) fn notify_of_nothing(&self) {
-        let all: Vec<Entry> = self.queues.lock().unwrap().values().flatten().cloned().collect();
-        all.iter().for_each(|entry| entry.notifier.claim_again(entry.id));
+        let all: Vec<Entry> = self
+            .queues
+            .lock()
+            .unwrap()
+            .values()
+            .flatten()
+            .cloned()
+            .collect();
+        all.iter()
+            .for_each(|entry| entry.notifier.claim_again(entry.id));
     }
 
     /// How many entries are left that have not ended.
     pub(crate) fn left(&self) -> usize {
         let now = self.time.clock().now();
-        self.queues.lock().unwrap().values().flatten().filter(|entry| entry.ends > now).count()
+        self.queues
+            .lock()
+            .unwrap()
+            .values()
+            .flatten()
+            .filter(|entry| entry.ends > now)
+            .count()
     }
 
     /// Fails if this guard says that it is valid, and a later claim was granted before it was asked.
@@ -116,8 +146,14 @@ impl Server {
         let valid = guard.is_valid();
         let first = FencingToken::new((guard.fencing_token().get() - 1) / 64 * 64 + 1);
         let grants = self.grants.lock().unwrap();
-        let later = grants.iter().find(|(token, at)| *token > first && *at < asked);
-        assert!(!valid || later.is_none(), "{:?} is valid at {asked:?} beside {later:?}", guard.fencing_token());
+        let later = grants
+            .iter()
+            .find(|(token, at)| *token > first && *at < asked);
+        assert!(
+            !valid || later.is_none(),
+            "{:?} is valid at {asked:?} beside {later:?}",
+            guard.fencing_token()
+        );
     }
 }
 
@@ -158,11 +194,23 @@ impl Backend for Client {
     }
 
     async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
-        sent(|| leases.iter().map(|lease| self.server.renew(lease)).collect()).await
+        sent(|| {
+            leases
+                .iter()
+                .map(|lease| self.server.renew(lease))
+                .collect()
+        })
+        .await
     }
 
     async fn release(&self, claim: &Claim, _: Option<&Place>) -> Result<()> {
-        sent(|| drop(self.server.remove(&claim.name, |entry| entry.id == claim.id))).await
+        sent(|| {
+            drop(
+                self.server
+                    .remove(&claim.name, |entry| entry.id == claim.id),
+            )
+        })
+        .await
     }
 
     async fn release_after(&self, _: &Claim, _: Option<&Place>, _: Duration) -> Result<()> {
@@ -182,7 +230,7 @@ impl Backend for Client {
     }
 
     fn guarantees(&self) -> Guarantees {
-        Guarantees::none("server").fairness(Fairness::Strict)
+        Guarantees::none("server").with_fairness(Fairness::Strict)
     }
 
     fn notifier(&self) -> Option<&Notifier> {

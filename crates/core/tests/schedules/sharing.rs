@@ -43,7 +43,9 @@ fn enters_again(fast: bool) {
             assert_eq!(inside.load(Ordering::SeqCst), 0, "the owner came in");
             drop(guard);
         }));
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
         block_on(store.close(Duration::from_secs(1))).unwrap();
         assert_eq!(server.left(), 0);
     });

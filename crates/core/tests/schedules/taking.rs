@@ -24,7 +24,9 @@ struct Section {
 impl Section {
     fn enter(&self, guard: &Guard) {
         assert_eq!(self.inside.fetch_add(1, Ordering::SeqCst), 0, "two hold");
-        let before = self.token.swap(guard.fencing_token().get(), Ordering::SeqCst);
+        let before = self
+            .token
+            .swap(guard.fencing_token().get(), Ordering::SeqCst);
         assert!(before < guard.fencing_token().get(), "tokens fall");
         pause();
         assert!(guard.is_valid());
@@ -51,8 +53,12 @@ fn take_turns(locks: Vec<Lock>, stores: Vec<Store>, server: &Server) {
             })
         })
         .collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
-    stores.iter().for_each(|store| block_on(store.close(SOON)).unwrap());
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
+    stores
+        .iter()
+        .for_each(|store| block_on(store.close(SOON)).unwrap());
     assert_eq!(server.left(), 0);
 }
 
@@ -61,7 +67,11 @@ fn tasks_of_one_client() {
     under_all_schedules(|| {
         let server = Server::default();
         let store = server.client();
-        take_turns((0..3).map(|_| store.lock("a")).collect(), vec![store], &server);
+        take_turns(
+            (0..3).map(|_| store.lock("a")).collect(),
+            vec![store],
+            &server,
+        );
     });
 }
 
@@ -70,7 +80,11 @@ fn turns_of_a_fast_lock() {
     under_all_schedules(|| {
         let server = Server::default();
         let store = server.client();
-        take_turns((0..3).map(|_| store.lock("a").fast()).collect(), vec![store], &server);
+        take_turns(
+            (0..3).map(|_| store.lock("a").fast()).collect(),
+            vec![store],
+            &server,
+        );
     });
 }
 
@@ -99,7 +113,11 @@ fn beside_false_notifications() {
                 }
             })
         };
-        take_turns((0..2).map(|_| store.lock("a")).collect(), vec![store], &server);
+        take_turns(
+            (0..2).map(|_| store.lock("a")).collect(),
+            vec![store],
+            &server,
+        );
         notifies.join().unwrap();
     });
 }

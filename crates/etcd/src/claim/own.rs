@@ -1,63 +1,75 @@
-//! One claim of this client, from just before its first request until its release is confirmed.
+//! The state of one claim of this client: its key under a session's lease, the create_revision of
+//! that key, and what is watched while it waits.
+//!
+//! A record exists from just before the claim's first request until its release is confirmed.
+//! `created` is 0 until an answer has shown the key. `doubt` is true from the moment at which a
+//! request that may create the key is sent, until an answer settles it, so that a release also
+//! removes a key of which this client never heard. Once `releasing` is true, the record only waits
+//! for the confirmation.
 
 use std::sync::Arc;
 
-use leasehold_core::seam::{Claim, ClaimId, Grant, Mode, Moment, Place, Validity};
+use leasehold_core::backend::{Claim, ClaimId, Grant, Mode, Moment, Place, Validity};
 
-use crate::claim::before::Before;
+use crate::claim::predecessor::Predecessor;
 use crate::client::leased_key::LeasedKey;
 use crate::client::mirrors::SharedMirror;
 use crate::client::session::Session;
-use crate::entry::Seen;
+use crate::entry::QueueEntry;
 
-/// The folder in which its session's entries of one queue are named.
-pub(crate) type Turns = Arc<SharedMirror<Seen>>;
+/// The mirror of the folder with the turn keys of one session for one queue (see `claim/turns`).
+pub(crate) type TurnKeys = Arc<SharedMirror<QueueEntry>>;
 
 #[derive(Clone, Debug)]
 pub(crate) struct OwnClaim {
     pub(crate) id: ClaimId,
     pub(crate) key: Arc<LeasedKey>,
-    /// The number of its key, which is used again once this one is gone.
+    /// The number in the name of its key; it is used again once this claim is gone.
     pub(crate) slot: usize,
     /// The mode that its first claim asked for.
     pub(crate) mode: Mode,
-    /// The key's create_revision, 0 while there is none that is known.
+    /// The create_revision of the key; 0 while none is known.
     pub(crate) created: i64,
-    /// A request that may create it was sent, and is not answered: also if its future was dropped.
+    /// A request that may create the key was sent and not answered, even if its future was dropped.
     pub(crate) doubt: bool,
-    /// By how much its number is greater than that.
+    /// The difference between the place's number and `created` (see `fence/raise`).
     pub(crate) base: i64,
-    /// How many stood before it when it came, if its own transaction counted them.
+    /// The number of entries before it when it came, if its own transaction counted them.
     pub(crate) ahead: Option<u32>,
     pub(crate) granted: bool,
-    /// It is being released: changes of its key are not reported.
+    /// It is being released: changes of its key are not reported any more.
     pub(crate) releasing: bool,
-    /// When it was last claimed or renewed.
+    /// The time at which it was last claimed or renewed.
     pub(crate) last_used: Moment,
-    /// It lapses without being renewed (`release_after`), and has ended by then.
+    /// The time by which it has surely ended, if it is left to lapse without renewals
+    /// (`release_after`).
     pub(crate) lapses_at: Option<Moment>,
-    /// Where it is named, if its entry takes turns.
-    pub(crate) turns: Option<Turns>,
-    /// What is watched for it, while it waits.
+    /// The mirror of the folder in which a turn key names it, if its entry takes turns.
+    pub(crate) turns: Option<TurnKeys>,
+    /// The watch of a claim that waits; `None` for a claim that holds.
     pub(crate) watched: Option<Box<Watched>>,
 }
 
-/// What is watched for a claim that waits.
+/// The watch of a claim that waits.
 #[derive(Clone, Debug)]
 pub(crate) enum Watched {
-    /// Its queue.
+    /// A mirror of its whole queue.
     Queue {
-        /// So that the mirror is kept.
-        _mirror: Arc<SharedMirror<Seen>>,
+        /// Held so that the mirror is kept.
+        _mirror: Arc<SharedMirror<QueueEntry>>,
     },
-    /// One entry before it; and where its next claim is named, if that may take turns.
-    Before { before: Before, _turns: Option<Turns> },
-    /// Nothing else than whether it is named.
+    /// One entry before it; and the folder of turn keys, so that the client's next claim may take
+    /// turns.
+    Predecessor {
+        before: Predecessor,
+        _turns: Option<TurnKeys>,
+    },
+    /// Only the folder of turn keys: it waits to be named.
     Turn,
 }
 
 impl OwnClaim {
-    /// A claim of which nothing was sent yet.
+    /// Creates the record of a claim of which nothing was sent yet.
     pub(crate) fn new(claim: &Claim, key: Arc<LeasedKey>, slot: usize) -> OwnClaim {
         OwnClaim {
             id: claim.id,
@@ -86,29 +98,33 @@ impl OwnClaim {
     }
 
     pub(crate) fn validity(&self) -> Validity {
-        Validity::since(self.session().verified_at().min(self.last_used), self.session().ttl)
+        Validity::since(
+            self.session().verified_at().min(self.last_used),
+            self.session().ttl,
+        )
     }
 
     pub(crate) fn grant(&self) -> Grant {
         Grant::of_place(self.place(), self.number(), self.validity())
     }
 
-    /// The number of its place, of which its tokens are made.
+    /// The number of its place, from which its tokens are made.
     pub(crate) fn number(&self) -> i64 {
         self.base.saturating_add(self.created)
     }
 
-    /// From here on it is being released. Answers what was known of it.
+    /// Marks it as being released and returns its state.
     pub(crate) fn begin_release(&mut self) -> OwnClaim {
         if self.releasing {
-            // Another release may be on its way when this one is confirmed, and the key's number is given back.
+            // Another release may still be on its way when this one is confirmed and the key's
+            // number is given back.
             self.session().close();
         }
         self.releasing = true;
         self.clone()
     }
 
-    /// Its key has this create_revision; 0 if there is none (any more).
+    /// Records the create_revision of its key; 0 if there is no key (any more).
     pub(crate) fn set_created(&mut self, created: i64) {
         if self.created != created {
             (self.created, self.ahead, self.granted, self.turns) = (created, None, false, None);

@@ -1,5 +1,5 @@
-//! The numbers of this client's keys of one name. The smallest that is free is used next: so few keys are ever used, and etcd keeps
-//! a tombstone of each of them until it is compacted.
+//! The numbers of this client's keys of one name. The smallest free number is used next. Few keys
+//! are ever used this way, and etcd keeps a tombstone of each key until it is compacted.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 #[derive(Default, Debug)]
 pub(crate) struct Slots {
     free: BinaryHeap<Reverse<usize>>,
-    /// None so great was used yet.
+    /// The smallest number that was never used.
     next: usize,
 }
 
@@ -34,8 +34,14 @@ mod tests {
     #[test]
     fn the_smallest_that_is_free_is_next() {
         let mut slots = Slots::default();
-        assert_eq!([slots.take(), slots.take(), slots.take(), slots.take()], [0, 1, 2, 3]);
+        assert_eq!(
+            [slots.take(), slots.take(), slots.take(), slots.take()],
+            [0, 1, 2, 3]
+        );
         [3, 1, 2].into_iter().for_each(|slot| slots.give_back(slot));
-        assert_eq!([slots.take(), slots.take(), slots.take(), slots.take()], [1, 2, 3, 4]);
+        assert_eq!(
+            [slots.take(), slots.take(), slots.take(), slots.take()],
+            [1, 2, 3, 4]
+        );
     }
 }

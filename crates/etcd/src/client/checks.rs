@@ -1,12 +1,16 @@
-//! What is asked of a member at the start: whether it may end leases that are alive, and whether it serves.
+//! The question to a member at the start: whether it may end leases that are alive, and whether it
+//! serves.
 
 use crate::client::cluster::Cluster;
 
 impl Cluster {
-    /// Finds out why the member in use may lose locks, or grant none, in sentences for its operator. One request. The other members are not
-    /// asked: each would be a connection.
+    /// Asks the member in use whether it may lose locks, or grant none, and writes the reasons as
+    /// sentences for its operator. One request. The other members are not asked: each would be a
+    /// connection.
     pub(crate) async fn check(&self) {
-        let status = self.ask(self.config.timeout, |client| async move { client.maintenance_client().status().await });
+        let status = self.ask(self.config.timeout, |client| async move {
+            client.maintenance_client().status().await
+        });
         let warnings = match status.await.outcome {
             Ok(status) => judged(status.version(), status.errors()),
             Err(_) => vec![UNKNOWN.to_owned()],
@@ -15,10 +19,9 @@ impl Cluster {
     }
 }
 
-const UNKNOWN: &str =
-    "which version this etcd is, and whether it may revoke live leases (etcd#15247), is not known: it does not say";
+const UNKNOWN: &str = "which version this etcd is, and whether it may revoke live leases (etcd#15247), is not known: it does not say";
 
-/// What a version means, and what the member reports of itself.
+/// The warnings that follow from a version, and from the alarms that the member reports.
 fn judged(version: &str, errors: &[String]) -> Vec<String> {
     let mut warnings = Vec::new();
     if revokes_live_leases(version) {
@@ -27,14 +30,16 @@ fn judged(version: &str, errors: &[String]) -> Vec<String> {
              hold at once, and only the fencing token tells them apart. Fixed in 3.4.30 and 3.5.12."
         ));
     }
-    warnings.extend(
-        errors.iter().map(|error| format!("etcd reports {error:?}: claims may be refused until that is cleared")),
-    );
+    warnings.extend(errors.iter().map(|error| {
+        format!("etcd reports {error:?}: claims may be refused until that is cleared")
+    }));
     warnings
 }
 
 fn revokes_live_leases(version: &str) -> bool {
-    let mut numbers = version.split(['.', '-', '+']).map_while(|part| part.parse().ok());
+    let mut numbers = version
+        .split(['.', '-', '+'])
+        .map_while(|part| part.parse().ok());
     match [0; 3].map(|_: u32| numbers.next().unwrap_or_default()) {
         [3, 4, patch] => patch < 30,
         [3, 5, patch] => patch < 12,
@@ -62,9 +67,17 @@ mod tests {
         ] {
             let found = judged(version, &[]);
             assert_eq!(!found.is_empty(), warns, "{version}");
-            assert!(found.iter().all(|text| text.contains(version) && text.contains("15247")), "{found:?}");
+            assert!(
+                found
+                    .iter()
+                    .all(|text| text.contains(version) && text.contains("15247")),
+                "{found:?}"
+            );
         }
         let full = judged("3.5.12", &["memberID:1 alarm:NOSPACE".to_owned()]);
-        assert!(matches!(&full[..], [one] if one.contains("NOSPACE")), "{full:?}");
+        assert!(
+            matches!(&full[..], [one] if one.contains("NOSPACE")),
+            "{full:?}"
+        );
     }
 }

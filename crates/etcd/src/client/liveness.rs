@@ -1,19 +1,31 @@
-//! The evidence that a session and the keys under it live.
+//! Verifies that a session and the keys under it live: a keep-alive of the lease, then transactions
+//! that compare the create_revisions of all its keys.
 //!
-//! The answer to a keep-alive alone shows little: it says nothing of the keys, and it may come from a former leader, which was
-//! stopped, woke, and renews in its own table, which no longer counts (etcd#15247). So each keep-alive is followed by transactions that
-//! compare the create_revisions of all the session's keys, and it counts only if they were answered in the `raft_term` of its
-//! own answer. That is enough:
-//! * a member fills in the term of the last entry that it has applied *before* it renews, and a member that ever led renews by
-//!   itself only until it applies an entry of a later leader. So the member that renewed led in that term or a later one;
-//! * the transaction is linearizable: its leader was confirmed by a majority after it was sent, which was after the
-//!   keep-alive's answer, and the term of its answer is not less than that leader's. So that leader led in that term or an
-//!   earlier one, when a majority had heard of no later one. It is the one that renewed;
-//! * a later leader gives every lease its whole TTL again (with lease checkpoints, which are off as shipped, perhaps
-//!   only what was left of it at the latest renewal but one).
+//! Algorithm ([`Cluster::verify`]):
+//! 1. A keep-alive is sent; its send time and the `raft_term` of its answer are kept.
+//! 2. Transactions of [`AT_ONCE`] keys each compare the create_revisions. If a comparison fails, a
+//!    second transaction reads these keys one by one.
+//! 3. The renewal counts for the keys of a transaction if its answer has the term of the
+//!    keep-alive's answer. The session then lives since the keep-alive was sent. If the terms
+//!    differ, the leader has changed, and all of this is done once more.
+//! 4. The session is lost if the answer to the keep-alive is that the lease is not there, and no
+//!    key is there either.
 //!
-//! A transaction that only compares would be answered by any member from its own state: etcd takes one without reads for
-//! serializable. So each has a read.
+//! The answer to a keep-alive alone shows little. It says nothing about the keys, and it may come
+//! from a former leader that was stopped, woke up, and renews in its own table, which no longer
+//! counts (etcd#15247). Why equal terms are enough:
+//! * A member fills in the term of the last entry that it has applied *before* it renews, and a
+//!   member that ever led renews by itself only until it applies an entry of a later leader. The
+//!   member that renewed therefore led in that term or a later one.
+//! * The transaction is linearizable: a majority confirmed its leader after it was sent, which was
+//!   after the keep-alive's answer, and the term of its answer is not less than that leader's. That
+//!   leader therefore led in that term or an earlier one, when a majority had heard of no later
+//!   one. It is the member that renewed.
+//! * A later leader gives every lease its whole TTL again. (With lease checkpoints, which are off
+//!   by default, it may give only the rest that was left at the latest renewal but one.)
+//!
+//! Each transaction has a read, because etcd takes a transaction without reads for serializable:
+//! any member would answer it from its own state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,18 +41,21 @@ use crate::client::leased_key::LeasedKey;
 use crate::client::session::Session;
 use crate::error::{Failure, is_lease_not_found};
 
-/// How many things one transaction compares: as many as a server takes that is configured as it is shipped.
+/// The number of comparisons in one transaction: as many as a server takes in its default
+/// configuration.
 const AT_ONCE: usize = 128;
-/// How many transactions are under way at once.
+/// The number of transactions that are under way at once.
 const SIDE_BY_SIDE: usize = 32;
-/// How long a keep-alive may take, if its TTL allows: opening its stream is a round trip more.
+/// The time limit of a keep-alive, if its TTL allows so much: opening its stream costs another
+/// round trip.
 const LONGEST: Duration = Duration::from_secs(5);
-/// How often a renewal is begun: once more if the leader has changed during it.
+/// The number of times that a renewal is begun: once more if the leader has changed during it.
 const ROUNDS: u32 = 2;
 
 impl Cluster {
-    /// Renews the session, and says of each of these keys, by its create_revision, whether it is there; `Err` if that or the
-    /// renewal is not verified. `Lost`: the lease and all of them are gone.
+    /// Renews the session, and returns for each of these keys, given with its create_revision,
+    /// whether it is there; `Err` if that or the renewal is not verified. `Lost`: the lease and all
+    /// of the keys are gone.
     pub(crate) async fn verify(
         &self,
         session: &Session,
@@ -56,7 +71,8 @@ impl Cluster {
                 Err(failure) if failure.kind != Lost => return Err(failure),
                 renewal => renewal,
             };
-            let (all, leader_changed) = self.verify_keys(session, keys, renewal.as_ref().ok()).await;
+            let (all, leader_changed) =
+                self.verify_keys(session, keys, renewal.as_ref().ok()).await;
             if !leader_changed || round == ROUNDS {
                 // A lease that a member does not know may be known to its leader: the keys decide.
                 return match renewal {
@@ -68,18 +84,27 @@ impl Cluster {
         }
     }
 
-    /// What each key says after this renewal, and whether the leader has changed since.
+    /// Returns whether each key is there after this renewal, and whether the leader has changed
+    /// since.
     async fn verify_keys(
         &self,
         session: &Session,
         keys: &[(Arc<LeasedKey>, i64)],
         renewal: Option<&KeepAlive>,
     ) -> (Vec<Result<bool, Failure>>, bool) {
-        // Also without keys: the lease is to be verified all the same.
-        let chunks: Vec<_> = if keys.is_empty() { vec![keys] } else { keys.chunks(AT_ONCE).collect() };
-        let reads: Vec<_> = chunks.iter().map(|chunk| self.find_keys(session, chunk)).collect();
+        // Also without keys, because the lease is to be verified in any case.
+        let chunks: Vec<_> = if keys.is_empty() {
+            vec![keys]
+        } else {
+            keys.chunks(AT_ONCE).collect()
+        };
+        let reads: Vec<_> = chunks
+            .iter()
+            .map(|chunk| self.find_keys(session, chunk))
+            .collect();
         let reads: Vec<_> = iter(reads).buffered(SIDE_BY_SIDE).collect().await;
-        let (mut all, mut leader_changed) = (Vec::with_capacity(keys.len()), false);
+        let mut all = Vec::with_capacity(keys.len());
+        let mut leader_changed = false;
         for (chunk, read) in chunks.into_iter().zip(reads) {
             let (term, found) = match read {
                 Ok(read) => read,
@@ -94,28 +119,40 @@ impl Cluster {
             let verdict = |found| match (found || fault("E4"), counts) {
                 (false, _) => Ok(false),
                 (true, Some(_)) => Ok(true),
-                (true, None) => Err(Failure::new(Unavailable, "the leader changed during the renewal")),
+                (true, None) => Err(Failure::new(
+                    Unavailable,
+                    "the leader changed during the renewal",
+                )),
             };
             all.extend(found.into_iter().map(verdict));
         }
         (all, leader_changed)
     }
 
-    /// One keep-alive. An attempt takes at most a sixth of the TTL, so that a second one comes in time.
+    /// Sends one keep-alive. An attempt takes at most a sixth of the TTL, so that a second one
+    /// comes in time.
     async fn keep_alive(&self, session: &Session) -> Result<KeepAlive, Failure> {
         let request = |at, client: Client| async move {
             let mut kept = locked(&session.keep_alives).take_if(|stream| stream.endpoint == at);
+            if let Some(stream) = &kept
+                && !stream.is_driven().await
+            {
+                kept = None;
+            }
             loop {
                 let (known, mut stream) = match kept.take() {
                     Some(stream) => (true, stream),
-                    None => (false, KeepAlives::open(&client, at, session.lease).await?),
+                    None => (
+                        false,
+                        KeepAlives::open(&client, at, self.home(at), session.lease).await?,
+                    ),
                 };
                 match stream.send().await {
                     Ok(answer) => {
                         drop(locked(&session.keep_alives).replace(stream));
                         return Ok(answer);
                     }
-                    // It went with its connection.
+                    // The stream ended with its connection.
                     Err(error) if known && !is_lease_not_found(&error) => {}
                     Err(error) => return Err(error),
                 }
@@ -125,27 +162,39 @@ impl Cluster {
         self.ask_soon(limit, limit / 2, request).await
     }
 
-    /// A transaction that only reads, for a renewal.
+    /// Sends a transaction that only reads, for a renewal.
     async fn look(&self, session: &Session, txn: Txn) -> Result<TxnResponse, Failure> {
         let request = |_, client: Client| {
             let txn = txn.clone();
-            async move { client.kv_client().max_decoding_message_size(usize::MAX).txn(txn).await }
+            async move {
+                client
+                    .kv_client()
+                    .max_decoding_message_size(usize::MAX)
+                    .txn(txn)
+                    .await
+            }
         };
         let limit = self.config.timeout.min(session.ttl / 3);
-        self.ask_soon(limit, limit.min(session.ttl / 6) / 2, request).await
+        self.ask_soon(limit, limit.min(session.ttl / 6) / 2, request)
+            .await
     }
 
-    /// Ends the lease, and all that is under it, unless it has ended.
+    /// Ends the lease and all keys under it, unless it has ended.
     pub(crate) async fn revoke(&self, session: &Session) -> Result<(), Failure> {
-        let request = |client: Client| async move { client.lease_client().revoke(session.lease).await };
+        let request =
+            |client: Client| async move { client.lease_client().revoke(session.lease).await };
         match self.ask(self.config.timeout, request).await.outcome {
             Err(failure) if failure.kind != Lost => Err(failure),
             _ => Ok(()),
         }
     }
 
-    /// Which of the keys are there, and in which term that was so.
-    async fn find_keys(&self, session: &Session, keys: &[(Arc<LeasedKey>, i64)]) -> Result<(u64, Vec<bool>), Failure> {
+    /// Returns the term of the answer, and for each key whether it is there.
+    async fn find_keys(
+        &self,
+        session: &Session,
+        keys: &[(Arc<LeasedKey>, i64)],
+    ) -> Result<(u64, Vec<bool>), Failure> {
         let term = |answer: &TxnResponse| answer.header().map_or(0, ResponseHeader::raft_term);
         let all = keys.iter().map(|(key, created)| key.was_created(*created));
         let read = TxnOp::get(&*session.key, Some(GetOptions::new().with_count_only()));
@@ -154,12 +203,22 @@ impl Cluster {
         if answer.succeeded() {
             return Ok((term(&answer), vec![true; keys.len()]));
         }
-        let reads = keys.iter().map(|(key, _)| TxnOp::get(&*key.path, Some(GetOptions::new().with_keys_only())));
-        let answer = self.look(session, Txn::new().and_then(reads.collect::<Vec<_>>())).await?;
-        let there = answer.op_responses().into_iter().zip(keys).map(|(read, (_, created))| match read {
-            TxnOpResponse::Get(read) => read.kvs().iter().any(|kv| kv.create_revision() == *created),
-            _ => false,
-        });
+        let reads = keys
+            .iter()
+            .map(|(key, _)| TxnOp::get(&*key.path, Some(GetOptions::new().with_keys_only())));
+        let answer = self
+            .look(session, Txn::new().and_then(reads.collect::<Vec<_>>()))
+            .await?;
+        let there = answer
+            .op_responses()
+            .into_iter()
+            .zip(keys)
+            .map(|(read, (_, created))| match read {
+                TxnOpResponse::Get(read) => {
+                    read.kvs().iter().any(|kv| kv.create_revision() == *created)
+                }
+                _ => false,
+            });
         Ok((term(&answer), there.collect()))
     }
 }

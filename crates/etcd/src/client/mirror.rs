@@ -1,28 +1,31 @@
-//! The mirror of a prefix, or of one key: a copy of its keys by create_revision, read once when its watch stands and kept true by
-//! the events of the watch. Pure: no clock, no network. `mirrors` keeps them.
+//! The mirror of a prefix, or of one key: a copy of its keys in the order of their
+//! create_revisions. It is read once, after its watch has started, and kept true by the events of
+//! the watch. Pure: no clock, no network. `mirrors` keeps them.
 //!
-//! What makes it right:
-//! * the watch stands before the prefix is read. Events that come meanwhile are kept, and events that the read has seen are
-//!   ignored: keys are reused, and the deletion of a key must not remove the next one of the same name;
-//! * it says up to which revision it knows all: of a later key it cannot know yet;
-//! * each key that came after the read is numbered by how many were there before it. The transaction that created the key may
-//!   have counted them too: so a key that the watch has missed is found out.
+//! Why it is right:
+//! * The watch starts before the prefix is read. Events that come before the answer are kept for
+//!   later, and events up to the revision of the read are ignored: keys are reused, and the
+//!   deletion of a key must not remove the next one of the same name.
+//! * It states the revision up to which it is complete. It says nothing about a later key.
+//! * Each key that came after the read has the number of keys that were there before it. The
+//!   transaction that created the key may have counted them too, so a key that the watch has missed
+//!   is detected.
 
 use std::mem::take;
 use std::time::Duration;
 
-use leasehold_core::seam::Moment;
+use leasehold_core::backend::Moment;
 
-/// No event comes so much later than an answer that has seen what it reports.
+/// An event is reported at most this much later than an answer that has seen its effect.
 const LATEST: Duration = Duration::from_secs(1);
 
-/// What is known of a prefix. It begins with nothing, and anew after any doubt.
+/// The known keys of a prefix. It is empty at first, and again after any doubt.
 #[derive(Debug)]
 pub(crate) struct Mirror<V> {
-    /// When it was read; before that, events are kept in `early`.
+    /// The revision at which it was read; before that, events are kept in `early`.
     read_at: Option<i64>,
     early: Vec<Event<V>>,
-    /// Up to where it knows all.
+    /// The revision up to which it is complete.
     pub(crate) revision: i64,
     /// By create_revision.
     pub(crate) keys: Vec<Key<V>>,
@@ -41,44 +44,56 @@ pub(crate) struct Key<V> {
     pub(crate) name: Vec<u8>,
     /// Its create_revision.
     pub(crate) created: i64,
-    /// When its value was last written.
+    /// The revision at which its value was last written.
     pub(crate) revision: i64,
-    /// How many were there before it when it came; `None` if it was read.
+    /// The number of keys that were there before it when it came; `None` if it was read.
     pub(crate) ahead: Option<i64>,
-    /// What is kept of its value.
+    /// The part of its value that is kept.
     pub(crate) value: V,
 }
 
-/// What the watch reports of one key.
+/// An event of the watch: a change of one key.
 #[derive(Clone, Debug)]
 pub(crate) struct Event<V> {
-    /// When it happened.
+    /// The revision at which it happened.
     pub(crate) revision: i64,
     /// The key.
     pub(crate) key: Vec<u8>,
-    /// Its create_revision, and what is kept of its value; `None` if it was deleted.
+    /// Its create_revision and the kept part of its value; `None` if it was deleted.
     pub(crate) put: Option<(i64, V)>,
 }
 
 impl<V> Default for Mirror<V> {
     fn default() -> Mirror<V> {
-        let (early, keys) = (Vec::new(), Vec::new());
-        Mirror { read_at: None, early, revision: 0, keys, outdated: None, removed: None, head: None }
+        let early = Vec::new();
+        let keys = Vec::new();
+        Mirror {
+            read_at: None,
+            early,
+            revision: 0,
+            keys,
+            outdated: None,
+            removed: None,
+            head: None,
+        }
     }
 }
 
 impl<V> Mirror<V> {
-    /// That of a prefix of which only new keys matter: it needs no read.
+    /// Creates the mirror of a prefix of which only new keys matter: it needs no read.
     pub(crate) fn of_new_keys() -> Mirror<V> {
-        Mirror { read_at: Some(0), ..Mirror::default() }
+        Mirror {
+            read_at: Some(0),
+            ..Mirror::default()
+        }
     }
 
-    /// Whether it was read, and so knows all up to its revision.
+    /// Returns whether it was read, and so is complete up to its revision.
     pub(crate) fn is_read(&self) -> bool {
         self.read_at.is_some()
     }
 
-    /// Whether it knows what became of a key with this create_revision.
+    /// Returns whether it shows what became of a key with this create_revision.
     pub(crate) fn knows(&self, created: i64) -> bool {
         self.is_read() && created <= self.revision
     }
@@ -89,36 +104,60 @@ impl<V> Mirror<V> {
         at.ok().map(|at| &self.keys[at])
     }
 
-    /// Whether its first key was gone already when this was asked a while ago. `oldest`: the create_revision of the first that
-    /// is there now.
+    /// Returns whether its first key has been gone from the store for [`LATEST`], as this call and
+    /// earlier ones have seen. `oldest` is the create_revision of the first key that is there now.
     pub(crate) fn misses_events(&mut self, oldest: i64, now: Moment) -> bool {
-        let first = self.keys.first().map(|key| key.created).filter(|first| *first < oldest);
-        let since = self.outdated.filter(|(outdated, _)| Some(*outdated) == first).map_or(now, |(_, since)| since);
+        let first = self
+            .keys
+            .first()
+            .map(|key| key.created)
+            .filter(|first| *first < oldest);
+        let since = self
+            .outdated
+            .filter(|(outdated, _)| Some(*outdated) == first)
+            .map_or(now, |(_, since)| since);
         self.outdated = first.map(|first| (first, since));
         now.since(since) >= LATEST
     }
 
-    /// The create_revisions of the keys that were removed since this was asked the last time; `None`: any may have been.
+    /// The create_revisions of the keys that were removed since the last call; `None`: any may have
+    /// been removed.
     pub(crate) fn take_removed(&mut self) -> Option<Vec<i64>> {
         self.removed.replace(Vec::new())
     }
 
-    /// Whether its first keys, so many, or their values are others than when this was asked the last time.
+    /// Returns whether the first `n` keys or their values have changed since the last call.
     pub(crate) fn head_changed(&mut self, n: usize) -> bool {
-        let head = self.keys[..n].iter().map(|key| (key.created, key.revision)).collect();
+        let head = self.keys[..n]
+            .iter()
+            .map(|key| (key.created, key.revision))
+            .collect();
         let before = self.head.replace(head);
         before != self.head
     }
 
-    /// All keys, read at `revision` while the watch stood: (key, create_revision, mod_revision, value), oldest first.
-    pub(crate) fn read(&mut self, revision: i64, live: impl Iterator<Item = (Vec<u8>, i64, i64, V)>) {
+    /// Takes in the answer of the read, which was made at `revision` after the watch had started:
+    /// (key, create_revision, mod_revision, value), oldest first.
+    pub(crate) fn read(
+        &mut self,
+        revision: i64,
+        live: impl Iterator<Item = (Vec<u8>, i64, i64, V)>,
+    ) {
         (self.read_at, self.revision, self.removed) = (Some(revision), revision, None);
-        let key = |(name, created, revision, value)| Key { name, created, revision, ahead: None, value };
+        let key = |(name, created, revision, value)| Key {
+            name,
+            created,
+            revision,
+            ahead: None,
+            value,
+        };
         self.keys = live.map(key).collect();
-        take(&mut self.early).into_iter().for_each(|event| self.take_in(event));
+        take(&mut self.early)
+            .into_iter()
+            .for_each(|event| self.take_in(event));
     }
 
-    /// Takes in what the watch reports.
+    /// Takes in an event of the watch.
     pub(crate) fn take_in(&mut self, event: Event<V>) {
         match self.read_at {
             None => self.early.push(event),
@@ -129,15 +168,33 @@ impl<V> Mirror<V> {
 
     fn apply(&mut self, Event { revision, key, put }: Event<V>) {
         self.revision = revision;
-        let at = |(created, _): &(i64, V)| self.keys.binary_search_by_key(created, |known| known.created).ok();
+        let at = |(created, _): &(i64, V)| {
+            self.keys
+                .binary_search_by_key(created, |known| known.created)
+                .ok()
+        };
         let known = put.as_ref().and_then(at);
         match (put, known) {
-            (Some((_, value)), Some(at)) => (self.keys[at].revision, self.keys[at].value) = (revision, value),
+            (Some((_, value)), Some(at)) => {
+                (self.keys[at].revision, self.keys[at].value) = (revision, value);
+            }
             (put, _) => {
-                let over = self.keys.iter().position(|known| known.name == key).map(|at| self.keys.remove(at).created);
-                self.removed.iter_mut().for_each(|removed| removed.extend(over));
+                let over = self
+                    .keys
+                    .iter()
+                    .position(|known| known.name == key)
+                    .map(|at| self.keys.remove(at).created);
+                self.removed
+                    .iter_mut()
+                    .for_each(|removed| removed.extend(over));
                 let ahead = i64::try_from(self.keys.len()).ok();
-                self.keys.extend(put.map(|(created, value)| Key { name: key, created, revision, ahead, value }));
+                self.keys.extend(put.map(|(created, value)| Key {
+                    name: key,
+                    created,
+                    revision,
+                    ahead,
+                    value,
+                }));
             }
         }
     }
@@ -148,15 +205,27 @@ mod tests {
     use super::*;
 
     fn put(revision: i64, created: i64, key: u8) -> Event<i64> {
-        Event { revision, key: vec![key], put: Some((created, revision)) }
+        Event {
+            revision,
+            key: vec![key],
+            put: Some((created, revision)),
+        }
     }
 
     fn deleted(revision: i64, key: u8) -> Event<i64> {
-        Event { revision, key: vec![key], put: None }
+        Event {
+            revision,
+            key: vec![key],
+            put: None,
+        }
     }
 
     fn known(mirror: &Mirror<i64>) -> Vec<(i64, i64, Option<i64>)> {
-        mirror.keys.iter().map(|key| (key.created, key.value, key.ahead)).collect()
+        mirror
+            .keys
+            .iter()
+            .map(|key| (key.created, key.value, key.ahead))
+            .collect()
     }
 
     #[test]
@@ -166,7 +235,10 @@ mod tests {
         mirror.take_in(put(11, 11, 3));
         assert!(!mirror.is_read() && mirror.keys.is_empty());
         mirror.read(10, [(vec![1], 7, 7, 7), (vec![2], 9, 9, 9)].into_iter());
-        assert_eq!(known(&mirror), [(7, 7, None), (9, 9, None), (11, 11, Some(2))]);
+        assert_eq!(
+            known(&mirror),
+            [(7, 7, None), (9, 9, None), (11, 11, Some(2))]
+        );
         mirror.take_in(deleted(8, 1));
         mirror.take_in(put(12, 9, 2));
         mirror.take_in(deleted(13, 1));
@@ -192,19 +264,29 @@ mod tests {
         assert!(mirror.head_changed(1) && !mirror.head_changed(1));
     }
 
-    /// A mirror may be a little behind what was read. If its first key is gone for as long as that, events are missing.
+    /// A mirror may be a little behind a read. If its first key is gone for [`LATEST`], events are
+    /// missing.
     #[test]
     fn events_are_missing_if_the_first_key_stays_gone() {
-        let (start, ms) = (Moment::from_nanos(5_000_000_000), Duration::from_millis);
+        let start = Moment::from_nanos(5_000_000_000);
+        let ms = Duration::from_millis;
         let mut mirror = Mirror::of_new_keys();
         assert!(!mirror.misses_events(9, start), "it has no key");
         mirror.take_in(put(3, 3, 1));
         mirror.take_in(put(4, 4, 2));
-        assert!(!mirror.misses_events(3, start) && !mirror.misses_events(3, start + LATEST), "its first key is there");
-        assert!(!mirror.misses_events(4, start) && !mirror.misses_events(4, start + (LATEST - ms(1))));
+        assert!(
+            !mirror.misses_events(3, start) && !mirror.misses_events(3, start + LATEST),
+            "its first key is there"
+        );
+        assert!(
+            !mirror.misses_events(4, start) && !mirror.misses_events(4, start + (LATEST - ms(1)))
+        );
         assert!(mirror.misses_events(4, start + LATEST));
         mirror.take_in(deleted(6, 1));
-        assert!(!mirror.misses_events(9, start + LATEST), "another one is first now");
+        assert!(
+            !mirror.misses_events(9, start + LATEST),
+            "another one is first now"
+        );
         assert!(mirror.misses_events(9, start + LATEST * 2));
     }
 
@@ -217,8 +299,15 @@ mod tests {
         assert_eq!(mirror.take_removed(), Some(vec![]));
         mirror.take_in(deleted(6, 1));
         mirror.take_in(deleted(7, 2));
-        assert_eq!((mirror.take_removed(), mirror.take_removed()), (Some(vec![3, 4]), Some(vec![])));
+        assert_eq!(
+            (mirror.take_removed(), mirror.take_removed()),
+            (Some(vec![3, 4]), Some(vec![]))
+        );
         mirror.read(10, [(vec![1], 7, 7, 7)].into_iter());
-        assert_eq!(mirror.take_removed(), None, "any may have been removed before it was read anew");
+        assert_eq!(
+            mirror.take_removed(),
+            None,
+            "any may have been removed before it was read anew"
+        );
     }
 }

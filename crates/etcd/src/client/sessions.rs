@@ -1,14 +1,15 @@
 //! The sessions of one client: a lease for each TTL that is asked for.
 //!
-//! A session with keys is renewed by the claims that have them, and by nothing else: an abandoned key lives no longer because
-//! others come. Once half of a lease is over, new keys get another one.
+//! A session with keys is renewed by the claims that have them, and by nothing else: an abandoned
+//! key does not live longer because other claims come. Once half of a lease is over, new keys go
+//! under another one.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use etcd_client::Client;
 use futures_util::future::join_all;
-use leasehold_core::seam::Moment;
+use leasehold_core::backend::Moment;
 use leasehold_core::support::locked;
 use leasehold_core::{Error, ErrorKind, Result};
 
@@ -17,26 +18,31 @@ use crate::client::session::Session;
 use crate::client::single_flight::SingleFlight;
 use crate::error::Failure;
 
-/// Above this etcd refuses a lease.
+/// The longest TTL in seconds that etcd grants.
 const LONGEST: u64 = 9_000_000_000;
-/// A grant that takes longer than so many requests may is passed by: its runtime may be driven no more. Should it come after
+/// The wait for the grant of a lease, in time limits of one request. The runtime that asked for it
+/// may not be driven any more, so another one then asks anew. If the first one is answered after
 /// all, it is used like any other, or ends by itself.
 const GRANT: u32 = 2 * ATTEMPTS;
 
 /// The sessions of one client.
 pub(crate) struct Sessions {
     cluster: Arc<Cluster>,
-    /// By the TTL that was asked for, in seconds.
+    /// The grants that are under way, by the TTL that was asked for, in seconds.
     granting: Arc<SingleFlight<u64, Result<Arc<Session>, Failure>>>,
     all: Mutex<Vec<Arc<Session>>>,
 }
 
 impl Sessions {
     pub(crate) fn new(cluster: Arc<Cluster>) -> Arc<Sessions> {
-        Arc::new(Sessions { cluster, granting: Arc::default(), all: Mutex::default() })
+        Arc::new(Sessions {
+            cluster,
+            granting: Arc::default(),
+            all: Mutex::default(),
+        })
     }
 
-    /// A session for this TTL of which at least half of the lease is left.
+    /// Returns a session for this TTL of which at least half of the lease is left.
     pub(crate) async fn get(self: &Arc<Self>, ttl: Duration) -> Result<Arc<Session>> {
         let seconds = seconds(ttl)?;
         if let Some(young) = self.find(seconds, |session| session.is_young()) {
@@ -47,8 +53,17 @@ impl Sessions {
             let sessions = self.clone();
             async move { sessions.grant(seconds).await }
         };
-        let late = || Err(Failure::new(ErrorKind::Unavailable, "no lease was granted in time"));
-        let granted = self.granting.join(seconds, self.grant_limit(), grant).await.unwrap_or_else(late);
+        let late = || {
+            Err(Failure::new(
+                ErrorKind::Unavailable,
+                "no lease was granted in time",
+            ))
+        };
+        let granted = self
+            .granting
+            .join(seconds, self.grant_limit(), grant)
+            .await
+            .unwrap_or_else(late);
         // If the client was closed meanwhile, the close may have missed this session.
         self.cluster.open()?;
         Ok(granted?)
@@ -67,27 +82,47 @@ impl Sessions {
             }
         }
         let (sent, lease, ttl) = self.lease(seconds).await?;
-        let session = Arc::new(Session::new(lease, seconds, ttl, self.cluster.session_key(lease), sent));
+        let session = Arc::new(Session::new(
+            lease,
+            seconds,
+            ttl,
+            self.cluster.session_key(lease),
+            sent,
+        ));
         let mut all = self.all();
-        // Nothing is left under the others, and soon not even their leases.
-        all.retain(|other| Arc::strong_count(other) > 1 || other.verified_at() + other.ttl > Moment::now());
+        // No key is left under the other sessions, and soon not even their leases.
+        all.retain(|other| {
+            Arc::strong_count(other) > 1 || other.verified_at() + other.ttl > Moment::now()
+        });
         all.push(session.clone());
         Ok(session)
     }
 
-    /// A lease of so many seconds: when it was asked for, its number, and the TTL that was granted.
+    /// Gets a lease of so many seconds: the time at which it was asked for, its number, and the TTL
+    /// that was granted.
     async fn lease(&self, seconds: u64) -> Result<(Moment, i64, Duration), Failure> {
         let request = |client: Client| async move {
             let sent = Moment::now();
-            let granted = client.lease_client().grant(seconds.max(1).cast_signed(), None).await?;
-            Ok((sent, granted.id(), Duration::from_secs(granted.ttl().unsigned_abs())))
+            let granted = client
+                .lease_client()
+                .grant(seconds.max(1).cast_signed(), None)
+                .await?;
+            Ok((
+                sent,
+                granted.id(),
+                Duration::from_secs(granted.ttl().unsigned_abs()),
+            ))
         };
-        // A lease whose grant was not answered ends by itself: nothing is under it.
-        self.cluster.ask(self.cluster.config.timeout, request).await.outcome.map_err(Failure::of_a_read)
+        // A lease whose grant was not answered ends by itself: no key is under it.
+        self.cluster
+            .ask(self.cluster.config.timeout, request)
+            .await
+            .outcome
+            .map_err(Failure::of_a_read)
     }
 
-    /// A lease that is never renewed, for a key that is to outlive this client by `rest`: its number, and when it has surely
-    /// ended unless the leader changes.
+    /// Gets a lease that is never renewed, for a key that is to outlive this client by `rest`: its
+    /// number, and the time by which it has surely ended unless the leader changes.
     pub(crate) async fn last_lease(&self, rest: Duration) -> Result<(i64, Moment)> {
         let (_, lease, ttl) = self.lease(seconds(rest)?).await?;
         Ok((lease, Moment::now() + ttl))
@@ -98,13 +133,18 @@ impl Sessions {
         self.cluster.shut();
         // A lease that is about to be granted comes first, and is ended too.
         self.granting.settle(self.grant_limit()).await;
-        let (sessions, ended) = (self.all().clone(), &ended);
+        let sessions = self.all().clone();
+        let ended = &ended;
         let revocations = sessions.iter().map(|session| async move {
             self.cluster.revoke(session).await?;
             ended(session);
             Ok(())
         });
-        join_all(revocations).await.into_iter().collect::<Result<(), Failure>>().map_err(Error::from)
+        join_all(revocations)
+            .await
+            .into_iter()
+            .collect::<Result<(), Failure>>()
+            .map_err(Error::from)
     }
 
     fn grant_limit(&self) -> Duration {
@@ -115,16 +155,29 @@ impl Sessions {
         locked(&self.all)
     }
 
-    /// One for this TTL, in seconds, under which keys may be created, and which is fit.
+    /// Finds an open session for this TTL, in seconds, that is fit.
     fn find(&self, requested: u64, fit: impl Fn(&Arc<Session>) -> bool) -> Option<Arc<Session>> {
-        let found = |session: &&Arc<Session>| session.requested == requested && !session.is_closed() && fit(session);
+        let found = |session: &&Arc<Session>| {
+            session.requested == requested && !session.is_closed() && fit(session)
+        };
         self.all().iter().find(found).cloned()
     }
 }
 
-/// What etcd is asked for: whole seconds, rounded up.
+/// The TTL as etcd is asked for it: whole seconds, rounded up.
 fn seconds(ttl: Duration) -> Result<u64> {
-    let seconds = ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0));
-    let long = || Error::new(ErrorKind::Invalid, "etcd grants no lease longer than 9000000000 s");
-    if seconds > LONGEST { Err(long()) } else { Ok(seconds) }
+    let seconds = ttl
+        .as_secs()
+        .saturating_add(u64::from(ttl.subsec_nanos() > 0));
+    let long = || {
+        Error::new(
+            ErrorKind::Invalid,
+            "etcd grants no lease longer than 9000000000 s",
+        )
+    };
+    if seconds > LONGEST {
+        Err(long())
+    } else {
+        Ok(seconds)
+    }
 }

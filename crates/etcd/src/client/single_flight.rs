@@ -1,26 +1,54 @@
-//! Work that many tasks want done is done once: those that come while it is under way wait for the same.
+//! Runs work once that many tasks want done: tasks that come while it is under way wait for its
+//! result.
 //!
-//! It runs in a task of its own, and goes on when the task that began it has left. But it runs in the runtime of that task, which
-//! may be driven no more: so nothing waits for work that was begun too long ago, and it is begun anew. What comes of the earlier
-//! work after all must do no harm.
+//! The work runs in a task of its own, and goes on when the task that began it has left. But it
+//! runs in the runtime of that task, which may end, or not be driven any more. Then, and if it was
+//! begun too long ago, no task waits for it, and the work is begun anew. The earlier work must do no
+//! harm if it still completes.
 
 use std::collections::HashMap;
+use std::future::{pending, ready};
 use std::hash::Hash;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, join_all};
-use leasehold_core::seam::Moment;
-use leasehold_core::support::locked;
+use leasehold_core::backend::Moment;
+use leasehold_core::support::{Home, locked};
 use scopeguard::guard;
 use tokio::time::timeout;
 
-/// What comes of work; `None`: its runtime has ended.
+/// The result of work; `None`: its runtime has ended.
 pub(crate) type Outcome<T> = Shared<BoxFuture<'static, Option<T>>>;
 
-/// What is under way, and since when.
-pub(crate) struct SingleFlight<K, T>(Mutex<HashMap<K, (Moment, Outcome<T>)>>);
+/// The work that is under way.
+pub(crate) struct SingleFlight<K, T>(Mutex<HashMap<K, Flight<T>>>);
+
+/// Work that is under way: the time at which it was begun, its outcome, and the runtime that does it.
+#[derive(Clone)]
+pub(crate) struct Flight<T> {
+    since: Moment,
+    outcome: Outcome<T>,
+    home: Option<Home>,
+}
+
+impl<T: Clone> Flight<T> {
+    /// Its outcome. `None`: its runtime has ended, or is not driven any more.
+    pub(crate) async fn land(&self) -> Option<T> {
+        let left = async {
+            match &self.home {
+                Some(home) => home.left().await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            outcome = self.outcome.clone() => outcome,
+            () = left => None,
+        }
+    }
+}
 
 impl<K, T> Default for SingleFlight<K, T> {
     fn default() -> Self {
@@ -29,65 +57,97 @@ impl<K, T> Default for SingleFlight<K, T> {
 }
 
 impl<K: Copy + Eq + Hash + Send + 'static, T: Clone + Send + Sync + 'static> SingleFlight<K, T> {
-    /// What comes of the work that is under way for this key, or else of new work. Work that is older than `age` is waited for
-    /// no more: it is begun anew, once. `None`: that was in vain too.
-    pub(crate) async fn join<F>(self: &Arc<Self>, key: K, age: Duration, work: impl Fn() -> F) -> Option<T>
+    /// Returns the result of the work that is under way for this key, or else of new work. Work
+    /// that is older than `age` is not waited for: it is begun anew, once. `None`: that had no
+    /// result either.
+    pub(crate) async fn join<F>(
+        self: &Arc<Self>,
+        key: K,
+        age: Duration,
+        work: impl Fn() -> F,
+    ) -> Option<T>
     where
         F: Future<Output = T> + Send + 'static,
     {
         for _ in 0..2 {
-            let (since, outcome) = self.begin(key, age, &work);
-            if let Ok(Some(outcome)) = timeout(age.saturating_sub(Moment::now().since(since)), outcome).await {
+            let flight = self.begin(key, age, &work);
+            let left = age.saturating_sub(Moment::now().since(flight.since));
+            if let Ok(Some(outcome)) = timeout(left, flight.land()).await {
                 return Some(outcome);
             }
+            self.forget(key, &flight);
         }
         None
     }
 
-    /// The work that is under way for this key and younger than `age`, or else new work: when it was begun, and its outcome.
-    pub(crate) fn begin<F>(self: &Arc<Self>, key: K, age: Duration, work: impl Fn() -> F) -> (Moment, Outcome<T>)
+    /// Returns the work that is under way for this key and younger than `age`, or else new work.
+    pub(crate) fn begin<F>(
+        self: &Arc<Self>,
+        key: K,
+        age: Duration,
+        work: impl Fn() -> F,
+    ) -> Flight<T>
     where
         F: Future<Output = T> + Send + 'static,
     {
         let now = Moment::now();
         let mut under_way = locked(&self.0);
-        let young = |(since, outcome): &&(Moment, Outcome<T>)| now.since(*since) < age && outcome.peek().is_none();
+        let young =
+            |flight: &&Flight<T>| now.since(flight.since) < age && flight.outcome.peek().is_none();
         if let Some(known) = under_way.get(&key).filter(young) {
             return known.clone();
         }
-        let (all, work) = (self.clone(), work());
-        let task = tokio::spawn(async move {
-            // Not before it runs: a runtime that is ending drops it here, where the map is locked.
-            let _under_way = guard(all, move |all| all.forget(key, now));
+        let all = self.clone();
+        let work = work();
+        let work = async move {
+            // Only created once the task runs: a runtime that is ending drops the task here, where
+            // the map is locked.
+            let _under_way = guard(all, move |all| all.remove(key, now));
             work.await
-        });
-        let new = (now, task.map(Result::ok).boxed().shared());
+        };
+        let (home, task) = match Home::of(work.boxed()) {
+            Some((home, work)) => (Some(home), tokio::spawn(work).map(Result::ok).boxed()),
+            None => (None, ready(None).boxed()),
+        };
+        let new = Flight {
+            since: now,
+            outcome: task.shared(),
+            home,
+        };
         let before = under_way.insert(key, new.clone());
         drop(under_way);
         drop(before);
         new
     }
 
-    /// The work that was begun then is no longer under way.
-    fn forget(&self, key: K, since: Moment) {
+    /// Does not let others wait for this work, whose runtime is not driven.
+    pub(crate) fn forget(&self, key: K, flight: &Flight<T>) {
+        self.remove(key, flight.since);
+    }
+
+    /// Removes the work that was begun at `since`.
+    fn remove(&self, key: K, since: Moment) {
         let mut under_way = locked(&self.0);
-        let own = under_way.get(&key).is_some_and(|(begun, _)| *begun == since);
+        let own = under_way
+            .get(&key)
+            .is_some_and(|flight| flight.since == since);
         let ended = if own { under_way.remove(&key) } else { None };
         drop(under_way);
         drop(ended);
     }
 
-    /// Waits until what is under way has ended, but not for longer than `limit`.
+    /// Waits until the work that is under way has ended, but not for longer than `limit`.
     pub(crate) async fn settle(&self, limit: Duration) {
-        let all: Vec<_> = locked(&self.0).values().map(|(_, outcome)| outcome.clone()).collect();
+        let all: Vec<_> = locked(&self.0)
+            .values()
+            .map(|flight| flight.outcome.clone())
+            .collect();
         drop(timeout(limit, join_all(all)).await);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::future::{pending, ready};
-
     use tokio::runtime::{Builder, Runtime};
     use tokio::task::yield_now;
 
@@ -99,7 +159,7 @@ mod tests {
         Builder::new_current_thread().enable_all().build().unwrap()
     }
 
-    /// Work that never ends is under way in this runtime.
+    /// Begins work in this runtime that never ends.
     fn begun_in(runtime: &Runtime) -> Arc<SingleFlight<u64, u64>> {
         let all = Arc::new(SingleFlight::default());
         let of = all.clone();
@@ -108,7 +168,7 @@ mod tests {
             while locked(&all.0).is_empty() {
                 yield_now().await;
             }
-            // So that the work itself has begun.
+            // The work itself has begun after this.
             yield_now().await;
         });
         all
@@ -116,7 +176,8 @@ mod tests {
 
     #[test]
     fn work_in_a_runtime_that_is_not_driven_is_passed_by() {
-        let (first, second) = (runtime(), runtime());
+        let first = runtime();
+        let second = runtime();
         let all = begun_in(&first);
         let age = Duration::from_millis(50);
         assert_eq!(second.block_on(all.join(1, age, || ready(2))), Some(2));
@@ -125,12 +186,17 @@ mod tests {
         second.spawn(async move { of.join(1, LONG, pending::<u64>).await });
         second.block_on(yield_now());
         drop(first);
-        assert_eq!(locked(&all.0).len(), 1, "work that was passed by ends no other");
+        assert_eq!(
+            locked(&all.0).len(),
+            1,
+            "work that was passed by ends no other"
+        );
     }
 
     #[test]
     fn work_in_a_runtime_that_ends_is_begun_anew() {
-        let (first, second) = (runtime(), runtime());
+        let first = runtime();
+        let second = runtime();
         let all = begun_in(&first);
         let of = all.clone();
         let waiter = second.spawn(async move { of.join(1, LONG, || ready(2)).await });

@@ -1,27 +1,30 @@
 //! A stream of watches, each of a prefix or of one key, and with a tag.
 //!
-//! Each watch starts *now*. One that starts at a past revision is served by etcd in rounds of 100 ms. What happened before is
-//! to be read once the watch stands, which its first message says. After any doubt the whole stream ends, and another one is
-//! to be opened.
+//! Each watch starts *now*, because etcd serves a watch that starts at a past revision in rounds of
+//! 100 ms. Earlier keys are to be read once the watch has started, which its first message says.
+//! After any doubt the whole stream ends, and another one is to be opened.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Client, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream};
+use etcd_client::{
+    Client, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream,
+};
 use leasehold_core::Error;
+use leasehold_core::support::Home;
 use tokio::sync::watch::Receiver;
 use tokio::time::timeout;
 
-use crate::client::cluster::Cluster;
+use crate::client::cluster::{Cluster, left};
 
 /// The number of the first watch; others follow.
 const FIRST: i64 = 1;
 
-/// Why the stream ended, or is to be opened anew.
+/// The reason why the stream ended, or is to be opened anew.
 pub(crate) type Broken = Box<dyn std::error::Error + Send + Sync>;
 
-/// What one watch is about.
+/// The keys and events that one watch reports.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Range {
     /// All keys that begin with this.
@@ -31,14 +34,16 @@ pub(crate) enum Range {
     /// The deletions of this key.
     End(Arc<str>),
     /// All keys that begin with this, but not their deletions.
-    Turns(Arc<str>),
+    TurnKeys(Arc<str>),
 }
 
 impl Range {
     /// The prefix, or the key.
     pub(crate) fn text(&self) -> &Arc<str> {
         match self {
-            Range::Prefix(text) | Range::Key(text) | Range::End(text) | Range::Turns(text) => text,
+            Range::Prefix(text) | Range::Key(text) | Range::End(text) | Range::TurnKeys(text) => {
+                text
+            }
         }
     }
 
@@ -48,7 +53,9 @@ impl Range {
             Range::Prefix(_) => options.with_prefix(),
             Range::Key(_) => options,
             Range::End(_) => options.with_filters([WatchFilterType::NoPut]),
-            Range::Turns(_) => options.with_prefix().with_filters([WatchFilterType::NoDelete]),
+            Range::TurnKeys(_) => options
+                .with_prefix()
+                .with_filters([WatchFilterType::NoDelete]),
         })
     }
 }
@@ -59,6 +66,8 @@ pub(crate) struct Watch<T> {
     sender: WatchRequestSender,
     stream: WatchResponseStream,
     reopened: Receiver<bool>,
+    /// The runtime in which its connection lives, if that is known.
+    home: Option<Home>,
     limit: Duration,
     /// By the numbers of the watches.
     tags: BTreeMap<i64, T>,
@@ -69,31 +78,57 @@ impl Cluster {
     /// Opens a stream, with its first watch.
     pub(crate) async fn watch<T>(&self, tag: T, range: &Range) -> Result<Watch<T>, Broken> {
         let limit = self.config.timeout;
-        // A stream that is opened with a token that has run out is refused as if we had no right; a read gets another.
+        // A stream that is opened with an expired token is refused as if the user had no right; a
+        // read gets a new token.
         let open = |client: Client| async move {
             self.probe(client.clone()).await?;
-            client.watch_client().watch(&**range.text(), range.options(FIRST)).await
+            client
+                .watch_client()
+                .watch(&**range.text(), range.options(FIRST))
+                .await
         };
         // These are two round trips.
-        let (sender, stream) = self.ask(2 * limit, open).await.outcome.map_err(Error::from)?.split();
+        let (sender, stream) = Box::pin(self.ask(2 * limit, open))
+            .await
+            .outcome
+            .map_err(Error::from)?
+            .split();
         let reopened = self.reopened.subscribe();
+        let home = self.home(self.active());
         self.open()?;
-        Ok(Watch { sender, stream, reopened, limit, tags: BTreeMap::from([(FIRST, tag)]), next: FIRST + 1 })
+        Ok(Watch {
+            sender,
+            stream,
+            reopened,
+            home,
+            limit,
+            tags: BTreeMap::from([(FIRST, tag)]),
+            next: FIRST + 1,
+        })
     }
 }
 
 impl<T: Clone> Watch<T> {
-    /// Watches one more.
+    /// Adds a watch.
     pub(crate) async fn add(&mut self, tag: T, range: &Range) -> Result<(), Broken> {
         self.tags.insert(self.next, tag);
-        timeout(self.limit, self.sender.watch(&**range.text(), range.options(self.next))).await??;
+        timeout(
+            self.limit,
+            self.sender.watch(&**range.text(), range.options(self.next)),
+        )
+        .await??;
         self.next += 1;
         Ok(())
     }
 
-    /// Ends all other watches.
+    /// Ends all watches that `keep` does not name.
     pub(crate) async fn retain(&mut self, keep: impl Fn(&T) -> bool) -> Result<(), Broken> {
-        let over: Vec<i64> = self.tags.iter().filter(|(_, tag)| !keep(tag)).map(|(id, _)| *id).collect();
+        let over: Vec<i64> = self
+            .tags
+            .iter()
+            .filter(|(_, tag)| !keep(tag))
+            .map(|(id, _)| *id)
+            .collect();
         over.iter().for_each(|id| drop(self.tags.remove(id)));
         for id in over {
             timeout(self.limit, self.sender.cancel(id)).await??;
@@ -101,17 +136,20 @@ impl<T: Clone> Watch<T> {
         Ok(())
     }
 
-    /// The next message of a watch. Nothing is missed if this is dropped.
+    /// Returns the next message of a watch. No message is missed if the future is dropped.
     pub(crate) async fn next(&mut self) -> Result<(T, WatchResponse), Broken> {
         loop {
             tokio::select! {
-                // First: what comes after the client was closed may be the end of its own leases.
+                // This comes first: messages after the client was closed may report the end of its
+                // own leases.
                 biased;
                 _ = self.reopened.changed() => return Err("another connection is in use".into()),
+                () = left(self.home.as_ref()) => return Err("its runtime is not driven".into()),
                 message = self.stream.message() => {
                     let message = message?.ok_or("the end")?;
                     let tag = self.tags.get(&message.watch_id());
-                    // -1 stands for a watch that could not be opened; others are the farewell of one that we closed.
+                    // -1 stands for a watch that could not be opened; other numbers belong to the
+                    // last message of a watch that this client ended.
                     if message.canceled() && (tag.is_some() || message.watch_id() < 0) {
                         return Err("a watch was cancelled".into());
                     }

@@ -1,4 +1,4 @@
-//! What a URL and options say, and which of them are refused.
+//! The settings of URLs and options, and the refusal of wrong ones.
 
 use leasehold_fuzz::fuzz_urls;
 
@@ -7,11 +7,20 @@ use super::*;
 #[test]
 fn a_url_says_where() {
     let config = Config::from_url("etcd://10.0.0.1:2379,[::1]:7,db/prod/eu/?timeout=250").unwrap();
-    assert_eq!(config.endpoints, ["http://10.0.0.1:2379", "http://[::1]:7", "http://db:2379"]);
-    assert_eq!((config.root.as_str(), config.timeout), ("prod/eu/", Duration::from_millis(250)));
+    assert_eq!(
+        config.endpoints,
+        ["http://10.0.0.1:2379", "http://[::1]:7", "http://db:2379"]
+    );
+    assert_eq!(
+        (config.root.as_str(), config.timeout),
+        ("prod/eu/", Duration::from_millis(250))
+    );
     let secret = Config::from_url("etcd://me:p%40ss%2Fword@h").unwrap();
     assert_eq!(format!("{secret:?}"), "http://h:2379/");
-    assert!(format!("{:?}", secret.options).contains("p@ss/word"), "the password is understood");
+    assert!(
+        format!("{:?}", secret.options).contains("p@ss/word"),
+        "the password is understood"
+    );
 }
 
 #[test]
@@ -46,19 +55,28 @@ fn a_bad_url_is_invalid_and_shows_no_secret() {
         assert_eq!(read.unwrap().endpoints, ["https://h:2379"]);
     } else {
         let error = read.unwrap_err();
-        assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("\"tls\""), "{error}");
+        assert!(
+            error.kind() == ErrorKind::Unsupported && error.to_string().contains("\"tls\""),
+            "{error}"
+        );
     }
 }
 
 #[test]
 fn whatever_a_url_says_it_is_read_or_refused_and_no_secret_is_shown() {
-    fuzz_urls(include_str!("../../corpus/urls"), |url| match Config::from_url(url) {
-        Ok(config) => format!("{config:?}"),
-        Err(e) => {
-            assert!(matches!(e.kind(), ErrorKind::Invalid | ErrorKind::Unsupported), "{e}");
-            format!("{e} {e:?}")
-        }
-    });
+    fuzz_urls(
+        include_str!("../../corpus/urls"),
+        |url| match Config::from_url(url) {
+            Ok(config) => format!("{config:?}"),
+            Err(e) => {
+                assert!(
+                    matches!(e.kind(), ErrorKind::Invalid | ErrorKind::Unsupported),
+                    "{e}"
+                );
+                format!("{e} {e:?}")
+            }
+        },
+    );
 }
 
 #[test]
@@ -69,11 +87,16 @@ fn an_endpoint_has_no_user() {
     assert!(!format!("{error:?} {config:?}").contains("secret"));
 }
 
-/// A client of the program's has all that says how to connect. What is only about requests and keys may be said.
+/// A client of the program's has all settings of connections. Only settings of requests and keys
+/// may be added.
 #[tokio::test]
 async fn a_client_of_the_program_s_has_its_own_way_to_connect() {
     let client = Client::connect(["http://127.0.0.1:1"], None).await.unwrap();
-    let config = || Config::with_client(client.clone()).namespace("prod").timeout(Duration::from_secs(2));
+    let config = || {
+        Config::with_client(client.clone())
+            .namespace("prod")
+            .timeout(Duration::from_secs(2))
+    };
     config().check().unwrap();
     let refused = [
         config().options(ConnectOptions::new()),
@@ -85,6 +108,11 @@ async fn a_client_of_the_program_s_has_its_own_way_to_connect() {
     for config in refused {
         let error = config.check().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
-        assert!(error.to_string().contains("its own options, endpoints, credentials and TLS"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("its own options, endpoints, credentials and TLS"),
+            "{error}"
+        );
     }
 }

@@ -1,52 +1,65 @@
-//! How far tokens are raised above the numbers of their places, so that they go on behind those of another store.
+//! Raised tokens: a number that is added to create_revisions, so that tokens continue behind those
+//! of another store.
 //!
-//! One key of the namespace says it, under no lease and kept for good: a number that is added to create_revisions, and only grows. Each
-//! transaction that creates a place compares the mod_revision of that key with what this client knows of it, and the place's value says
-//! by how much it is raised (see `entry`). So no place is taken with less than is true when it is taken, none changes later, and nothing has
-//! to be asked. A client that knows less is refused by the transaction itself, reads the key there, and tries again.
+//! One key of the namespace, under no lease and kept for good, has that number, which only grows.
+//! Each transaction that creates a place compares the mod_revision of the key with the one that
+//! this client knows, and the place's value states by how much the place is raised (see `entry`). A
+//! place is therefore never taken with less than the current number, its number never changes
+//! later, and no extra request is needed. If a client knows an older number, the transaction itself
+//! refuses, reads the key, and the client tries again.
 
 use std::sync::Mutex;
 
-use etcd_client::{Compare, CompareOp, GetOptions, GetResponse, KeyValue, ResponseHeader, Txn, TxnOp};
-use leasehold_core::seam::{raised_places, token_of_place};
+use etcd_client::{
+    Compare, CompareOp, GetOptions, GetResponse, KeyValue, ResponseHeader, Txn, TxnOp,
+};
+use leasehold_core::backend::Raises;
+use leasehold_core::backend::{raised_places, token_of_place};
 use leasehold_core::support::locked;
-use leasehold_core::{Error, ErrorKind, FencingToken, Raises, Result};
+use leasehold_core::{Error, ErrorKind, FencingToken, Result};
 
 use crate::claim::shared::Shared;
 use crate::error::Failure;
 
-/// How tokens are raised, at most above what is far from their end.
+/// The limit of raises, far from the end of tokens.
 pub(crate) const RAISES: Raises = Raises::Places(FencingToken::new(1 << 62));
-/// How often one call begins anew after another client has raised them.
+/// The number of times that one call begins anew after another client has raised tokens.
 const TRIES: usize = 12;
 
-/// What this client knows of the key.
+/// The state of the key as this client knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Base {
     /// Its mod_revision, 0 if it is not there.
     revision: i64,
-    /// By how much places are raised.
+    /// The number that is added to create_revisions.
     pub(crate) by: i64,
 }
 
 impl Base {
-    /// Whether what is known is still true.
+    /// The condition that the known state is still true.
     pub(crate) fn is_true(self, key: &str) -> Compare {
         Compare::mod_revision(key, CompareOp::Equal, self.revision)
     }
 
-    /// Without a key, nothing is raised.
+    /// Reads the key's value. Without the key, nothing is raised.
     fn read(read: &GetResponse) -> Result<Base, Failure> {
         let by = |kv: &KeyValue| kv.value_str().ok()?.parse().ok().filter(|by| *by >= 0);
-        let junk =
-            || Failure::new(ErrorKind::Internal, "the key that says how far tokens are raised was written by others");
-        read.kvs()
-            .first()
-            .map_or(Ok(Base::default()), |kv| Ok(Base { revision: kv.mod_revision(), by: by(kv).ok_or_else(junk)? }))
+        let junk = || {
+            Failure::new(
+                ErrorKind::Corrupt,
+                "the key that says how far tokens are raised was written by others",
+            )
+        };
+        read.kvs().first().map_or(Ok(Base::default()), |kv| {
+            Ok(Base {
+                revision: kv.mod_revision(),
+                by: by(kv).ok_or_else(junk)?,
+            })
+        })
     }
 }
 
-/// What a client knows of it, and learns.
+/// The latest known state of the key, shared by all calls of a client.
 #[derive(Default, Debug)]
 pub(crate) struct KnownBase(Mutex<Base>);
 
@@ -55,7 +68,8 @@ impl KnownBase {
         *locked(&self.0)
     }
 
-    /// What was read may be old, or of before another answer: then the next transaction says so.
+    /// Learns from a read of the key. An old answer, or one that overtakes another, does no harm:
+    /// the next transaction refuses.
     pub(crate) fn learn(&self, read: &GetResponse) -> Result<Base, Failure> {
         let base = Base::read(read)?;
         *locked(&self.0) = base;
@@ -64,30 +78,44 @@ impl KnownBase {
 }
 
 impl Shared {
-    /// The key as it is now, and the revision of now.
+    /// Reads the key, and returns it with the current revision.
     async fn read_base(&self) -> Result<(Base, i64), Failure> {
-        let read = self.cluster.get(self.keys.base(), GetOptions::new()).await?;
-        Ok((self.base.learn(&read)?, read.header().map_or(0, ResponseHeader::revision)))
+        let read = self
+            .cluster
+            .get(self.keys.base(), GetOptions::new())
+            .await?;
+        Ok((
+            self.base.learn(&read)?,
+            read.header().map_or(0, ResponseHeader::revision),
+        ))
     }
 
-    /// A number that no token exceeds which was granted before this was asked for.
+    /// Returns a number that no token exceeds that was granted before this call.
     pub(crate) async fn mark(&self) -> Result<FencingToken> {
         let (base, revision) = self.read_base().await?;
         let next = token_of_place(base.by.saturating_add(revision).saturating_add(1));
         Ok(FencingToken::new(next.get() - 1))
     }
 
-    /// Places that are taken from now on have greater tokens than this number.
+    /// Gives places that are taken from now on greater tokens than this number.
     pub(crate) async fn raise(&self, number: FencingToken) -> Result<()> {
         RAISES.check(Some(number))?;
         for _ in 0..TRIES {
             let (base, revision) = self.read_base().await?;
-            let Some(by) = raised_places(base.by, revision, number) else { return Ok(()) };
+            let Some(by) = raised_places(base.by, revision, number) else {
+                return Ok(());
+            };
             let key = self.keys.base();
             let put = TxnOp::put(&*key, by.to_string(), None);
             // A late duplicate finds another revision of the key, and changes nothing.
-            self.cluster.txn(Txn::new().when([base.is_true(&key)]).and_then([put])).await.outcome?;
+            self.cluster
+                .txn(Txn::new().when([base.is_true(&key)]).and_then([put]))
+                .await
+                .outcome?;
         }
-        Err(Error::new(ErrorKind::Unavailable, "others raise the tokens again and again; ask again"))
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            "others raise the tokens again and again; ask again",
+        ))
     }
 }

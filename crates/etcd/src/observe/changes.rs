@@ -1,37 +1,42 @@
-//! What the mirrors of one name show that is new to this client's claims. Pure: no clock, no network.
+//! The changes that the mirrors of one name show for this client's claims. Pure: no clock, no
+//! network.
 //!
-//! What one entry before a waiter says is in `claim/before`. By a mirror of the whole queue, it holds when that knows its key and
-//! [`admit`](leasehold_core::seam::admit) lets it in behind those with a smaller `create_revision`. None can be added there: a later
-//! key has a greater one. So a waiter that dies in the middle is removed from the mirror like any other, and no request is needed
-//! however long the queue is.
+//! The news from one entry before a waiter are in `claim/predecessor`. By a mirror of the whole queue, a
+//! claim holds when the mirror has its key and [`admit`](leasehold_core::backend::admit) lets it in
+//! behind the keys with a smaller `create_revision`. No key can be added before it, because a later
+//! key has a greater create_revision. A waiter that dies in the middle is removed from the mirror
+//! like any other, and no request is needed however long the queue is.
 //!
-//! What makes that right, beside what makes the mirror so (each is a case of the model test below):
-//! * a claim of ours of whose key the mirror cannot know yet waits: its own put is still to come;
-//! * all that happened at one revision is taken in before anything is granted: a lease that ends deletes all its keys at once;
-//! * a claim holds only if as many stood before it when it came as its own transaction counted. So a key that the watch has
-//!   missed lets none in too early.
+//! Why that is right, beside the reasons in `client/mirror` (each is a case of the model test
+//! below):
+//! * A claim of this client waits while the mirror cannot know its key yet: the event of its own
+//!   put is still to come.
+//! * All events of one revision are taken in before a claim is granted: a lease that ends deletes
+//!   all its keys at once.
+//! * A claim holds only if the mirror had as many keys before it when it came as its own
+//!   transaction counted. A key that the watch has missed therefore lets no claim in too early.
 
-use leasehold_core::seam::{ClaimId, Grant, holding};
+use leasehold_core::backend::{ClaimId, Grant, holding};
 
-use crate::claim::before::News;
 use crate::claim::own::{OwnClaim, Watched};
+use crate::claim::predecessor::News;
 use crate::client::mirror::Mirror;
-use crate::entry::Seen;
+use crate::entry::QueueEntry;
 
-/// What is new.
+/// The changes to report.
 #[derive(Default, Debug)]
 pub(crate) struct Changes {
-    /// These waited, and hold now.
+    /// Claims that waited, and hold now.
     pub(crate) granted: Vec<(ClaimId, Grant)>,
-    /// These are to be claimed again: nothing is known of them.
+    /// Claims that are to be sent again, because their state is not known.
     pub(crate) again: Vec<ClaimId>,
-    /// The same, unless an event that is expected comes soon.
+    /// Claims that are to be sent again, unless an expected event comes soon.
     pub(crate) soon: Vec<ClaimId>,
-    /// As these were, before their keys were deleted.
+    /// Claims whose keys were deleted, as they were before.
     pub(crate) gone: Vec<OwnClaim>,
     /// The holders, or their labels, may be others.
     pub(crate) holder_changed: bool,
-    /// The mirror is wrong.
+    /// The mirror has missed an event.
     pub(crate) wrong: bool,
 }
 
@@ -46,18 +51,25 @@ impl Changes {
         own.set_created(0);
     }
 
-    /// Those that are named.
+    /// The changes of the claims that a turn key names.
     pub(crate) fn of_turns<'a>(own: impl Iterator<Item = &'a mut OwnClaim>) -> Changes {
         let mut changes = Changes::default();
-        own.filter(|own| !own.granted && !own.releasing && own.is_named()).for_each(|own| changes.grant(own));
+        own.filter(|own| !own.granted && !own.releasing && own.is_named())
+            .for_each(|own| changes.grant(own));
         changes
     }
 
-    /// What is known by the entries before our claims. `patient`: what is expected may still come.
-    pub(crate) fn of_before<'a>(own: impl Iterator<Item = &'a mut OwnClaim>, patient: bool) -> Changes {
+    /// The changes that follow from the watched entries before claims. `patient`: a turn key that
+    /// is expected may still come.
+    pub(crate) fn of_before<'a>(
+        own: impl Iterator<Item = &'a mut OwnClaim>,
+        patient: bool,
+    ) -> Changes {
         let mut changes = Changes::default();
         for own in own.filter(|own| own.created != 0 && !own.granted && !own.releasing) {
-            let Some(Watched::Before { before, .. }) = own.watched.as_deref() else { continue };
+            let Some(Watched::Predecessor { before, .. }) = own.watched.as_deref() else {
+                continue;
+            };
             match before.news(own.mode, own.created) {
                 News::None => {}
                 News::Granted => changes.grant(own),
@@ -73,11 +85,11 @@ impl Changes {
     }
 }
 
-/// Compares our claims of a name with its mirror, after all changes of a revision, or of ours.
-/// `stood`: one of which it was learnt only now that its key was created.
+/// Compares this client's claims of a name with the name's mirror, after all changes of a revision
+/// or of the claims. `stood`: a claim whose answer has just shown that its key was created.
 pub(crate) fn changes<'a>(
     own: impl Iterator<Item = &'a mut OwnClaim>,
-    mirror: &mut Mirror<Seen>,
+    mirror: &mut Mirror<QueueEntry>,
     stood: Option<ClaimId>,
 ) -> Changes {
     let mut changes = Changes::default();
@@ -85,11 +97,18 @@ pub(crate) fn changes<'a>(
         return changes;
     }
     let holding = holding(mirror.keys.iter().map(|key| &key.value.0));
-    let last = mirror.keys[..holding].last().map_or(0, |holder| holder.created);
-    // There may be thousands of them: only those are looked for of which there is news.
+    let last = mirror.keys[..holding]
+        .last()
+        .map_or(0, |holder| holder.created);
+    // There may be thousands of claims: only those with news are looked up.
     let removed = mirror.take_removed();
-    let is_removed = |created| removed.as_ref().is_none_or(|removed| removed.contains(&created));
-    let known = |own: &&mut OwnClaim| own.created != 0 && own.created <= mirror.revision && !own.releasing;
+    let is_removed = |created| {
+        removed
+            .as_ref()
+            .is_none_or(|removed| removed.contains(&created))
+    };
+    let known =
+        |own: &&mut OwnClaim| own.created != 0 && own.created <= mirror.revision && !own.releasing;
     for own in own.filter(known) {
         let is_new = !own.granted && own.created <= last;
         if !is_new && !is_removed(own.created) && stood != Some(own.id) {
@@ -98,7 +117,12 @@ pub(crate) fn changes<'a>(
         match mirror.key(own.created) {
             None => changes.lose(own),
             Some(key) if is_new => {
-                if own.ahead.map(i64::from).zip(key.ahead).is_none_or(|(counted, seen)| counted == seen) {
+                if own
+                    .ahead
+                    .map(i64::from)
+                    .zip(key.ahead)
+                    .is_none_or(|(counted, seen)| counted == seen)
+                {
                     changes.grant(own);
                 } else {
                     changes.wrong = true;

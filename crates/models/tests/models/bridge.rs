@@ -4,7 +4,7 @@
 //! another, and the seal). Stage 1 holds in the old store, the bridge in both, stage 3 in the new one.
 //!
 //! A store is a queue with numbers: it gives them to holds when they are granted (`Holds`), or to places when they are taken
-//! (`Places`), as `Raises` says it of a store. What it does with a floor and with `raise` is S16 and S17 of `Backend`.
+//! (`Places`), as `Raises` says it of a store. What it does with a floor and with `raise` is S16 and S17 of `TokenFloor`.
 //!
 //! A request is executed and answered at once; or its answer is lost; or it comes later, and its answer to nobody. The client goes on
 //! meanwhile. There is no clock: an entry may end at any moment, and its client has counted it as over by then, as a validity counts from
@@ -208,7 +208,11 @@ impl Model for Bridge {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let store = |at: At| Store { queue: Vec::new(), number: self.marks[at], base: 0 };
+        let store = |at: At| Store {
+            queue: Vec::new(),
+            number: self.marks[at],
+            base: 0,
+        };
         let client = |left| Client {
             does: Does::Nothing,
             known: [Known::Nothing; 2],
@@ -219,7 +223,11 @@ impl Model for Bridge {
         };
         vec![State {
             stores: [store(OLD), store(NEW)],
-            clients: self.clients.iter().map(|(_, claims)| client(*claims)).collect(),
+            clients: self
+                .clients
+                .iter()
+                .map(|(_, claims)| client(*claims))
+                .collect(),
             late: BTreeSet::new(),
             phase: Phase::OneAndTwo,
             faults: self.faults,
@@ -232,11 +240,17 @@ impl Model for Bridge {
         let f = &s.faults;
         for (at, client) in (0..).zip(&s.clients) {
             match client.does {
-                Does::Nothing if client.left > 0 && self.may_run(s, at) => actions.push(Action::Begins(at)),
+                Does::Nothing if client.left > 0 && self.may_run(s, at) => {
+                    actions.push(Action::Begins(at));
+                }
                 Does::Nothing => {}
                 Does::Holds(_) => {
                     actions.push(Action::Releases(at));
-                    actions.extend(self.parts(at).iter().map(|store| Action::Renews(at, *store)));
+                    actions.extend(
+                        self.parts(at)
+                            .iter()
+                            .map(|store| Action::Renews(at, *store)),
+                    );
                 }
                 Does::Acquires | Does::Leaves => {
                     actions.push(Action::Sends(at, How::Answered));
@@ -244,8 +258,12 @@ impl Model for Bridge {
                     actions.extend((f.late > 0).then_some(Action::Sends(at, How::Late)));
                 }
             }
-            actions.extend((client.does == Does::Acquires && f.cancels > 0).then_some(Action::Cancels(at)));
-            actions.extend((client.does != Does::Nothing && f.crashes > 0).then_some(Action::Dies(at)));
+            actions.extend(
+                (client.does == Does::Acquires && f.cancels > 0).then_some(Action::Cancels(at)),
+            );
+            actions.extend(
+                (client.does != Does::Nothing && f.crashes > 0).then_some(Action::Dies(at)),
+            );
         }
         actions.extend(s.late.iter().copied().map(Action::Comes));
         for (at, store) in s.stores.iter().enumerate() {
@@ -254,8 +272,11 @@ impl Model for Bridge {
                     actions.push(Action::LeaseEnds(at, entry.client, entry.stay));
                 }
             }
-            actions.extend((f.evictions > 0 && !store.queue.is_empty()).then_some(Action::Evict(at)));
-            actions.extend((f.jumps > 0 && self.kinds[at] == Kind::Holds).then_some(Action::ClockJumps(at)));
+            actions
+                .extend((f.evictions > 0 && !store.queue.is_empty()).then_some(Action::Evict(at)));
+            actions.extend(
+                (f.jumps > 0 && self.kinds[at] == Kind::Holds).then_some(Action::ClockJumps(at)),
+            );
         }
         actions.push(Action::NextPhase);
     }
@@ -269,7 +290,9 @@ impl Model for Bridge {
             }
             Action::Sends(at, how) => self.send(&mut s, at, how)?,
             Action::Renews(at, store) => {
-                if s.place(store, at, s.clients[usize::from(at)].stays[store]).is_none() {
+                if s.place(store, at, s.clients[usize::from(at)].stays[store])
+                    .is_none()
+                {
                     s.ends(at);
                 }
             }
@@ -310,24 +333,40 @@ impl Model for Bridge {
 
     fn properties(&self) -> Vec<Property<Bridge>> {
         vec![
-            Property::always(super::ONE_HOLDER, |_, s: &State| s.valid().filter(|(_, it, _)| !it.evicted).count() <= 1),
+            Property::always(super::ONE_HOLDER, |_, s: &State| {
+                s.valid().filter(|(_, it, _)| !it.evicted).count() <= 1
+            }),
             Property::always(super::TOKENS_RISE, |_, s: &State| !s.fell),
             Property::always(super::KNOWN_IN_ALL, |model: &Bridge, s: &State| {
-                s.valid().filter(|(_, it, _)| !it.evicted).all(|(at, it, token)| {
-                    model.parts(at).iter().all(|store| {
-                        s.stores[*store].queue.first().is_some_and(|first| {
-                            (first.client, first.stay, first.token) == (at, it.stays[*store], token)
+                s.valid()
+                    .filter(|(_, it, _)| !it.evicted)
+                    .all(|(at, it, token)| {
+                        model.parts(at).iter().all(|store| {
+                            s.stores[*store].queue.first().is_some_and(|first| {
+                                (first.client, first.stay, first.token)
+                                    == (at, it.stays[*store], token)
+                            })
                         })
                     })
-                })
             }),
-            Property::always(super::NOBODY_STUCK, |model: &Bridge, s: &State| !model.is_stuck(s)),
+            Property::always(super::NOBODY_STUCK, |model: &Bridge, s: &State| {
+                !model.is_stuck(s)
+            }),
             Property::always(super::NOT_FOR_EVER, |model: &Bridge, s: &State| {
-                !model.has(Rule::IdPerStay) || s.clients.iter().all(|it| it.stays.iter().all(|stays| *stays < MANY))
+                !model.has(Rule::IdPerStay)
+                    || s.clients
+                        .iter()
+                        .all(|it| it.stays.iter().all(|stays| *stays < MANY))
             }),
-            Property::sometimes("each client has held", |_, s: &State| s.clients.iter().all(|it| it.has_held)),
+            Property::sometimes("each client has held", |_, s: &State| {
+                s.clients.iter().all(|it| it.has_held)
+            }),
             Property::sometimes("the fleet has moved", |model: &Bridge, s: &State| {
-                let end = if model.back { Phase::Back } else { Phase::TwoAndThree };
+                let end = if model.back {
+                    Phase::Back
+                } else {
+                    Phase::TwoAndThree
+                };
                 s.phase == end && s.clients.iter().all(|it| it.has_held)
             }),
         ]

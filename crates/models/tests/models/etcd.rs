@@ -98,10 +98,24 @@ struct Valid<'a> {
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum Message {
-    Claimed { client: u8, created: u8, first: bool },
-    KeepAlive { client: u8, sent: u8 },
-    Compare { client: u8, sent: u8, term: u8 },
-    Evicted { client: u8, created: u8 },
+    Claimed {
+        client: u8,
+        created: u8,
+        first: bool,
+    },
+    KeepAlive {
+        client: u8,
+        sent: u8,
+    },
+    Compare {
+        client: u8,
+        sent: u8,
+        term: u8,
+    },
+    Evicted {
+        client: u8,
+        created: u8,
+    },
 }
 use Message::{Claimed, Compare, Evicted, KeepAlive};
 
@@ -145,7 +159,14 @@ impl Model for Etcd {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let client = Client { stage: Stage::Idle, verified: 0, used: 0, evicted: None, deleted: None, has_held: false };
+        let client = Client {
+            stage: Stage::Idle,
+            verified: 0,
+            used: 0,
+            evicted: None,
+            deleted: None,
+            has_held: false,
+        };
         vec![State {
             now: 0,
             term: 1,
@@ -185,7 +206,9 @@ impl Model for Etcd {
             let to_former = matches!(message, KeepAlive { .. })
                 || (matches!(message, Compare { .. }) && !self.has(Rule::ReadsTheLeader));
             if to_former {
-                actions.extend((0..s.formers.len()).map(|at| Action::ComesToFormer(message.clone(), at)));
+                actions.extend(
+                    (0..s.formers.len()).map(|at| Action::ComesToFormer(message.clone(), at)),
+                );
             }
         }
         actions.extend((0..s.formers.len()).map(Action::HearsOfElection));
@@ -206,7 +229,10 @@ impl Model for Etcd {
             Action::IsFirst(client) => self.hold(&mut s, client),
             Action::KeepAlive(client) => {
                 s.keep_alives -= 1;
-                s.on_its_way.insert(KeepAlive { client, sent: s.now });
+                s.on_its_way.insert(KeepAlive {
+                    client,
+                    sent: s.now,
+                });
                 s.clients[usize::from(client)].renews(s.now);
             }
             Action::Release(client) => {
@@ -238,7 +264,11 @@ impl Model for Etcd {
             }
             Action::Elect => {
                 let renews = s.leases.iter().map(Option::is_some).collect();
-                s.formers.push(Former { term: s.term, renews, keys: s.keys.clone() });
+                s.formers.push(Former {
+                    term: s.term,
+                    renews,
+                    keys: s.keys.clone(),
+                });
                 s.term += 1;
                 let end = s.now + self.ttl;
                 s.leases.iter_mut().flatten().for_each(|lease| *lease = end);
@@ -261,32 +291,51 @@ impl Model for Etcd {
                 model.valid(s).filter(|it| it.deleted_at.is_none()).count() <= 1
             }),
             Property::always(super::KEPT, |model: &Etcd, s: &State| {
-                model.valid(s).all(|it| it.deleted_at.is_some() || s.keys.first() == Some(&it.key))
+                model
+                    .valid(s)
+                    .all(|it| it.deleted_at.is_some() || s.keys.first() == Some(&it.key))
             }),
             Property::always(super::DELETED_ENDS_IN_A_TTL, |model: &Etcd, s: &State| {
-                model.valid(s).all(|it| it.deleted_at.is_none_or(|at| it.since <= at))
+                model
+                    .valid(s)
+                    .all(|it| it.deleted_at.is_none_or(|at| it.since <= at))
             }),
             Property::always(super::EVICTED_KNOWS, |model: &Etcd, s: &State| {
-                model.valid(s).all(|it| it.client.evicted != Some(it.key.created))
+                model
+                    .valid(s)
+                    .all(|it| it.client.evicted != Some(it.key.created))
             }),
-            Property::sometimes("each client has held", |_, s: &State| s.clients.iter().all(|it| it.has_held)),
-            Property::sometimes("a renewal counts after an election", |model: &Etcd, s: &State| {
-                s.term > 1 && model.valid(s).any(|it| s.now >= model.ttl && it.since > 0)
+            Property::sometimes("each client has held", |_, s: &State| {
+                s.clients.iter().all(|it| it.has_held)
             }),
+            Property::sometimes(
+                "a renewal counts after an election",
+                |model: &Etcd, s: &State| {
+                    s.term > 1 && model.valid(s).any(|it| s.now >= model.ttl && it.since > 0)
+                },
+            ),
         ]
     }
 }
 
 /// What nobody will look at any more: fewer states.
 fn settle(s: &mut State) {
-    let State { clients, on_its_way, formers, .. } = s;
+    let State {
+        clients,
+        on_its_way,
+        formers,
+        ..
+    } = s;
     let listens = |client: u8| clients[usize::from(client)].stage != Stage::Ended;
     on_its_way.retain(|message| match *message {
-        Claimed { client, .. } | Compare { client, .. } | Evicted { client, .. } | KeepAlive { client, .. } => {
-            listens(client)
-        }
+        Claimed { client, .. }
+        | Compare { client, .. }
+        | Evicted { client, .. }
+        | KeepAlive { client, .. } => listens(client),
     });
     for former in formers {
-        (0..).zip(&mut former.renews).for_each(|(at, renews)| *renews &= listens(at));
+        (0..)
+            .zip(&mut former.renews)
+            .for_each(|(at, renews)| *renews &= listens(at));
     }
 }

@@ -2,7 +2,12 @@
 //!
 //! What was seen is printed with `--nocapture`.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests that say what they saw")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "tests that say what they saw"
+)]
 
 mod bridge;
 mod etcd;
@@ -32,10 +37,12 @@ const KEPT: &str = "who says that it is valid is the holder in the store";
 const TOKENS_RISE: &str = "each grant has a greater token than all before it";
 const ENDS_IN_A_TTL: &str = "nothing is left a TTL after the last request for it was executed";
 const NOT_PASSED_OVER: &str = "no release leaves the lock free beside a live waiter";
-const DELETED_ENDS_IN_A_TTL: &str = "a hold that somebody else deleted is valid for no longer than a TTL";
+const DELETED_ENDS_IN_A_TTL: &str =
+    "a hold that somebody else deleted is valid for no longer than a TTL";
 const EVICTED_KNOWS: &str = "who has heard of its eviction is not valid";
 const NOTHING_FORGOTTEN: &str = "nothing is in the store of which its client knows nothing";
-const KNOWN_IN_ALL: &str = "who says that it is valid is the holder in each of its stores, by that token";
+const KNOWN_IN_ALL: &str =
+    "who says that it is valid is the holder in each of its stores, by that token";
 const NOBODY_STUCK: &str = "nobody waits where nothing will happen any more";
 const NOT_FOR_EVER: &str = "nobody gives its place up again and again";
 
@@ -64,7 +71,16 @@ where
 }
 
 fn redis(without: Option<redis::Rule>) -> Redis {
-    Redis { clients: 3, ttl: 2, end: 4, claims: 2, renewals: 1, requests: 3, losses: 0, without }
+    Redis {
+        clients: 3,
+        ttl: 2,
+        end: 4,
+        claims: 2,
+        renewals: 1,
+        requests: 3,
+        losses: 0,
+        without,
+    }
 }
 
 #[test]
@@ -74,7 +90,14 @@ fn redis_hands_over() {
 
 #[test]
 fn redis_loses_its_data() {
-    holds("redis, data lost", Redis { losses: 1, clients: 2, ..redis(None) });
+    holds(
+        "redis, data lost",
+        Redis {
+            losses: 1,
+            clients: 2,
+            ..redis(None)
+        },
+    );
 }
 
 #[test]
@@ -90,42 +113,107 @@ fn redis_needs_its_rules() {
     ] {
         breaks(&format!("redis, {rule:?}"), redis(Some(rule)), promise);
     }
-    let lost = Redis { losses: 1, ..redis(Some(TokensFollowTheClock)) };
+    let lost = Redis {
+        losses: 1,
+        ..redis(Some(TokensFollowTheClock))
+    };
     breaks("redis, TokensFollowTheClock", lost, TOKENS_RISE);
 }
 
 fn redlock(without: Option<redlock::Rule>) -> Redlock {
-    Redlock { clients: 2, ttl: 2, end: 0, attempts: 2, attempts_of_one: 1, losses: 0, at_once: false, without }
+    Redlock {
+        clients: 2,
+        ttl: 2,
+        end: 0,
+        attempts: 2,
+        attempts_of_one: 1,
+        losses: 0,
+        at_once: false,
+        without,
+    }
 }
 
 #[test]
 fn redlock_agrees() {
     holds("redlock, two clients", redlock(None));
-    let at_once = Redlock { at_once: true, clients: 3, attempts: 3, ..redlock(None) };
+    let at_once = Redlock {
+        at_once: true,
+        clients: 3,
+        attempts: 3,
+        ..redlock(None)
+    };
     holds("redlock, three clients", at_once.clone());
-    holds("redlock, leases", Redlock { clients: 2, attempts_of_one: 2, ttl: 1, end: 1, ..at_once });
+    holds(
+        "redlock, leases",
+        Redlock {
+            clients: 2,
+            attempts_of_one: 2,
+            ttl: 1,
+            end: 1,
+            ..at_once
+        },
+    );
 }
 
 #[test]
 fn redlock_needs_its_rules() {
     use redlock::Rule::*;
     let late = |rule| redlock(Some(rule));
-    let at_once = |rule| Redlock { at_once: true, ..late(rule) };
+    let at_once = |rule| Redlock {
+        at_once: true,
+        ..late(rule)
+    };
     for (model, promise) in [
         (at_once(WriteBack), TOKENS_RISE),
-        (Redlock { attempts: 3, attempts_of_one: 2, ..at_once(OnlyWhereItHolds) }, TOKENS_RISE),
-        (Redlock { attempts: 3, attempts_of_one: 2, ..late(ReleaseNamesItsAttempt) }, ONE_HOLDER),
-        (Redlock { end: 1, ttl: 1, ..late(CountsFromTheSend) }, ONE_HOLDER),
+        (
+            Redlock {
+                attempts: 3,
+                attempts_of_one: 2,
+                ..at_once(OnlyWhereItHolds)
+            },
+            TOKENS_RISE,
+        ),
+        (
+            Redlock {
+                attempts: 3,
+                attempts_of_one: 2,
+                ..late(ReleaseNamesItsAttempt)
+            },
+            ONE_HOLDER,
+        ),
+        (
+            Redlock {
+                end: 1,
+                ttl: 1,
+                ..late(CountsFromTheSend)
+            },
+            ONE_HOLDER,
+        ),
         (at_once(Majority), ONE_HOLDER),
     ] {
         breaks(&format!("redlock, {:?}", model.without), model, promise);
     }
     // What the guarantees exclude.
-    breaks("redlock, a node loses its data", Redlock { losses: 1, ..redlock(None) }, ONE_HOLDER);
+    breaks(
+        "redlock, a node loses its data",
+        Redlock {
+            losses: 1,
+            ..redlock(None)
+        },
+        ONE_HOLDER,
+    );
 }
 
 fn etcd(without: Option<etcd::Rule>) -> Etcd {
-    Etcd { clients: 2, ttl: 2, end: 4, elections: 1, deletions: 0, keep_alives: 1, without }
+    Etcd {
+        clients: 2,
+        ttl: 2,
+        end: 4,
+        elections: 1,
+        deletions: 0,
+        keep_alives: 1,
+        without,
+    }
 }
 
 #[test]
@@ -135,7 +223,14 @@ fn etcd_proves_holds() {
 
 #[test]
 fn etcd_proves_holds_that_may_be_deleted() {
-    holds("etcd, deleted", Etcd { end: 3, deletions: 1, ..etcd(None) });
+    holds(
+        "etcd, deleted",
+        Etcd {
+            end: 3,
+            deletions: 1,
+            ..etcd(None)
+        },
+    );
 }
 
 #[test]
@@ -149,7 +244,14 @@ fn etcd_needs_its_rules() {
         (CountsFromTheRenewal, 0, ONE_HOLDER),
         (CountsFromTheClaim, 1, DELETED_ENDS_IN_A_TTL),
     ] {
-        breaks(&format!("etcd, {rule:?}"), Etcd { deletions, ..etcd(Some(rule)) }, promise);
+        breaks(
+            &format!("etcd, {rule:?}"),
+            Etcd {
+                deletions,
+                ..etcd(Some(rule))
+            },
+            promise,
+        );
     }
 }
 
@@ -174,7 +276,16 @@ fn zookeeper_proves_holds() {
 
 #[test]
 fn zookeeper_bears_late_connect_requests() {
-    holds("zookeeper, late", Zookeeper { clients: 2, late: 1, connects: 2, requests: 2, ..zookeeper(None) });
+    holds(
+        "zookeeper, late",
+        Zookeeper {
+            clients: 2,
+            late: 1,
+            connects: 2,
+            requests: 2,
+            ..zookeeper(None)
+        },
+    );
 }
 
 #[test]
@@ -187,14 +298,29 @@ fn zookeeper_needs_its_rules() {
         (TouchIsReported, ONE_HOLDER),
         (ReadsVerifyNothing, ONE_HOLDER),
     ] {
-        breaks(&format!("zookeeper, {rule:?}"), zookeeper(Some(rule)), promise);
+        breaks(
+            &format!("zookeeper, {rule:?}"),
+            zookeeper(Some(rule)),
+            promise,
+        );
     }
-    let deleted = Zookeeper { deletions: 1, ..zookeeper(Some(NodesProve)) };
+    let deleted = Zookeeper {
+        deletions: 1,
+        ..zookeeper(Some(NodesProve))
+    };
     breaks("zookeeper, NodesProve", deleted, DELETED_ENDS_IN_A_TTL);
 }
 
 fn queue(without: Option<queue::Rule>) -> Queue {
-    Queue { clients: 3, claims: [2, 1], sends: 2, releases: 2, requests: 5, crashes: 1, without }
+    Queue {
+        clients: 3,
+        claims: [2, 1],
+        sends: 2,
+        releases: 2,
+        requests: 5,
+        crashes: 1,
+        without,
+    }
 }
 
 #[test]
@@ -217,24 +343,81 @@ fn queue_needs_its_rules() {
 }
 
 fn turns(without: Option<turns::Rule>) -> Turns {
-    Turns { clients: 3, plain: 0, claims: 1, deletions: 1, repeats: 1, without }
+    Turns {
+        clients: 3,
+        plain: 0,
+        claims: 1,
+        deletions: 1,
+        repeats: 1,
+        without,
+    }
 }
 
 #[test]
 fn an_etcd_queue_is_handed_on() {
     holds("turns", turns(None));
-    holds("turns, keys used again", Turns { clients: 2, claims: 2, ..turns(None) });
-    holds("turns, beside one that takes none", Turns { clients: 4, plain: 1, deletions: 0, repeats: 0, ..turns(None) });
-    holds("turns, a longer line", Turns { clients: 4, deletions: 0, repeats: 0, ..turns(None) });
+    holds(
+        "turns, keys used again",
+        Turns {
+            clients: 2,
+            claims: 2,
+            ..turns(None)
+        },
+    );
+    holds(
+        "turns, beside one that takes none",
+        Turns {
+            clients: 4,
+            plain: 1,
+            deletions: 0,
+            repeats: 0,
+            ..turns(None)
+        },
+    );
+    holds(
+        "turns, a longer line",
+        Turns {
+            clients: 4,
+            deletions: 0,
+            repeats: 0,
+            ..turns(None)
+        },
+    );
 }
 
 #[test]
 fn an_etcd_queue_needs_its_rules() {
     use turns::Rule::*;
-    breaks("turns, NamesTheNumber", Turns { claims: 2, ..turns(Some(NamesTheNumber)) }, ONE_HOLDER);
-    breaks("turns, OneTransaction", Turns { clients: 4, ..turns(Some(OneTransaction)) }, KEPT);
-    breaks("turns, LineHasNoGaps", Turns { clients: 4, plain: 1, ..turns(Some(LineHasNoGaps)) }, KEPT);
-    breaks("turns, NamesTheFirst", turns(Some(NamesTheFirst)), ONE_HOLDER);
+    breaks(
+        "turns, NamesTheNumber",
+        Turns {
+            claims: 2,
+            ..turns(Some(NamesTheNumber))
+        },
+        ONE_HOLDER,
+    );
+    breaks(
+        "turns, OneTransaction",
+        Turns {
+            clients: 4,
+            ..turns(Some(OneTransaction))
+        },
+        KEPT,
+    );
+    breaks(
+        "turns, LineHasNoGaps",
+        Turns {
+            clients: 4,
+            plain: 1,
+            ..turns(Some(LineHasNoGaps))
+        },
+        KEPT,
+    );
+    breaks(
+        "turns, NamesTheFirst",
+        turns(Some(NamesTheFirst)),
+        ONE_HOLDER,
+    );
 }
 
 /// Clients of each stage, and how often each acquires.
@@ -244,13 +427,28 @@ const MIXED: Clients = &[(Stage::Bridge, 1), (Stage::One, 1), (Stage::Three, 1)]
 const TWO_BRIDGES: Clients = &[(Stage::Bridge, 1), (Stage::Bridge, 1), (Stage::Three, 1)];
 const AND_BACK: Clients = &[(Stage::Bridge, 2), (Stage::One, 2), (Stage::Three, 1)];
 
-const NONE: Faults = Faults { ends: 0, crashes: 0, lost: 0, late: 0, cancels: 0, evictions: 0, jumps: 0 };
+const NONE: Faults = Faults {
+    ends: 0,
+    crashes: 0,
+    lost: 0,
+    late: 0,
+    cancels: 0,
+    evictions: 0,
+    jumps: 0,
+};
 const ENDS: Faults = Faults { ends: 1, ..NONE };
 const JUMPS: Faults = Faults { jumps: 1, ..NONE };
 const ENDS_LATE: Faults = Faults { late: 1, ..ENDS };
 const ENDS_JUMPS: Faults = Faults { jumps: 1, ..ENDS };
-const LATE: Faults = Faults { cancels: 1, ..ENDS_LATE };
-const DEATHS: Faults = Faults { crashes: 1, evictions: 1, ..JUMPS };
+const LATE: Faults = Faults {
+    cancels: 1,
+    ..ENDS_LATE
+};
+const DEATHS: Faults = Faults {
+    crashes: 1,
+    evictions: 1,
+    ..JUMPS
+};
 const LOST: Faults = Faults { lost: 1, ..DEATHS };
 
 const HOLDS: [Kind; 2] = [Kind::Holds; 2];
@@ -259,12 +457,25 @@ const TO_HOLDS: [Kind; 2] = [Kind::Places, Kind::Holds];
 
 /// Old is further than new.
 fn bridge(without: Option<bridge::Rule>) -> Bridge {
-    Bridge { clients: MIXED, kinds: HOLDS, marks: [3, 0], back: false, faults: NONE, without }
+    Bridge {
+        clients: MIXED,
+        kinds: HOLDS,
+        marks: [3, 0],
+        back: false,
+        faults: NONE,
+        without,
+    }
 }
 
 fn moves(each: &[([Kind; 2], Clients, Faults)]) {
     for &(kinds, clients, faults) in each {
-        let model = Bridge { kinds, clients, faults, back: clients == AND_BACK, ..bridge(None) };
+        let model = Bridge {
+            kinds,
+            clients,
+            faults,
+            back: clients == AND_BACK,
+            ..bridge(None)
+        };
         holds(&format!("bridge, {kinds:?} {clients:?} {faults:?}"), model);
     }
 }
@@ -303,20 +514,99 @@ fn a_fleet_needs_the_rules_of_the_bridge() {
     use bridge::Rule::*;
     let of = |rule| bridge(Some(rule));
     for (model, promise) in [
-        (Bridge { clients: TWO_BRIDGES, ..of(OneOrder) }, NOBODY_STUCK),
-        (Bridge { clients: TWO_BRIDGES, faults: ENDS, ..of(WithdrawsFromNew) }, NOBODY_STUCK),
-        (Bridge { faults: ENDS, ..of(EarlierEnd) }, ONE_HOLDER),
-        (Bridge { marks: [0, 3], ..of(FloorInOld) }, TOKENS_RISE),
-        (Bridge { faults: JUMPS, ..of(FloorInNew) }, TOKENS_RISE),
-        (Bridge { faults: LATE, ..of(NeverLower) }, TOKENS_RISE),
+        (
+            Bridge {
+                clients: TWO_BRIDGES,
+                ..of(OneOrder)
+            },
+            NOBODY_STUCK,
+        ),
+        (
+            Bridge {
+                clients: TWO_BRIDGES,
+                faults: ENDS,
+                ..of(WithdrawsFromNew)
+            },
+            NOBODY_STUCK,
+        ),
+        (
+            Bridge {
+                faults: ENDS,
+                ..of(EarlierEnd)
+            },
+            ONE_HOLDER,
+        ),
+        (
+            Bridge {
+                marks: [0, 3],
+                ..of(FloorInOld)
+            },
+            TOKENS_RISE,
+        ),
+        (
+            Bridge {
+                faults: JUMPS,
+                ..of(FloorInNew)
+            },
+            TOKENS_RISE,
+        ),
+        (
+            Bridge {
+                faults: LATE,
+                ..of(NeverLower)
+            },
+            TOKENS_RISE,
+        ),
         (of(Seal), TOKENS_RISE),
-        (Bridge { clients: AND_BACK, back: true, marks: [0, 3], ..of(Seal) }, TOKENS_RISE),
-        (Bridge { kinds: TO_PLACES, ..of(Base) }, TOKENS_RISE),
-        (Bridge { kinds: TO_HOLDS, marks: [0, 3], ..of(Base) }, TOKENS_RISE),
-        (Bridge { kinds: TO_PLACES, faults: JUMPS, ..of(StandsAnew) }, TOKENS_RISE),
-        (Bridge { kinds: TO_HOLDS, clients: TWO_BRIDGES, ..of(RaisesByMore) }, NOT_FOR_EVER),
+        (
+            Bridge {
+                clients: AND_BACK,
+                back: true,
+                marks: [0, 3],
+                ..of(Seal)
+            },
+            TOKENS_RISE,
+        ),
+        (
+            Bridge {
+                kinds: TO_PLACES,
+                ..of(Base)
+            },
+            TOKENS_RISE,
+        ),
+        (
+            Bridge {
+                kinds: TO_HOLDS,
+                marks: [0, 3],
+                ..of(Base)
+            },
+            TOKENS_RISE,
+        ),
+        (
+            Bridge {
+                kinds: TO_PLACES,
+                faults: JUMPS,
+                ..of(StandsAnew)
+            },
+            TOKENS_RISE,
+        ),
+        (
+            Bridge {
+                kinds: TO_HOLDS,
+                clients: TWO_BRIDGES,
+                ..of(RaisesByMore)
+            },
+            NOT_FOR_EVER,
+        ),
         (of(NeverOneAndThree), ONE_HOLDER),
-        (Bridge { clients: TWO_BRIDGES, faults: LATE, ..of(IdPerStay) }, ONE_HOLDER),
+        (
+            Bridge {
+                clients: TWO_BRIDGES,
+                faults: LATE,
+                ..of(IdPerStay)
+            },
+            ONE_HOLDER,
+        ),
     ] {
         breaks(&format!("bridge, {:?}", model.without), model, promise);
     }

@@ -54,8 +54,17 @@ pub(crate) struct Key {
 /// Creates the key for a claim, or deletes it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum Request {
-    Create { key: Key, claim: u8, attempt: u8 },
-    Delete { key: Key, claim: u8, attempt: u8, closing: bool },
+    Create {
+        key: Key,
+        claim: u8,
+        attempt: u8,
+    },
+    Delete {
+        key: Key,
+        claim: u8,
+        attempt: u8,
+        closing: bool,
+    },
 }
 
 /// What a client knows of its claim.
@@ -134,18 +143,36 @@ impl Queue {
                 (client.session, client.is_closed) = (client.session + 1, false);
             }
             client.left -= 1;
-            let key = Key { client: at, session: client.session, slot: 0 };
+            let key = Key {
+                client: at,
+                session: client.session,
+                slot: 0,
+            };
             let (sends, releases) = (self.sends, self.releases);
             let (created, claim) = (0, client.left);
             let (doubt, doubt_before, granted, releasing) = (false, false, false, false);
-            Own { claim, key, created, doubt, doubt_before, granted, releasing, sends, releases }
+            Own {
+                claim,
+                key,
+                created,
+                doubt,
+                doubt_before,
+                granted,
+                releasing,
+                sends,
+                releases,
+            }
         });
         own.sends -= 1;
         s.requests -= 1;
         if own.doubt && !self.has(Rule::RepeatNamesTheKey) {
             own.key.slot += 1;
         }
-        let request = Request::Create { key: own.key, claim: own.claim, attempt: own.sends };
+        let request = Request::Create {
+            key: own.key,
+            claim: own.claim,
+            attempt: own.sends,
+        };
         (own.doubt_before, own.doubt) = (own.doubt, true);
         s.on_their_way.insert(request);
     }
@@ -160,7 +187,12 @@ impl Queue {
         own.releases -= 1;
         let closing = own.doubt && self.has(Rule::DoubtClosesTheSession);
         client.is_closed |= closing;
-        let request = Request::Delete { key: own.key, claim: own.claim, attempt: own.releases, closing };
+        let request = Request::Delete {
+            key: own.key,
+            claim: own.claim,
+            attempt: own.releases,
+            closing,
+        };
         if own.created == 0 && !own.doubt {
             // Nothing of it can be there.
             client.own = None;
@@ -182,7 +214,13 @@ impl Queue {
             Request::Create { claim, .. } => {
                 if !s.keys.contains_key(&key) && !s.closed.contains(&session) {
                     s.revision += 1;
-                    s.keys.insert(key, Place { claim, created: s.revision });
+                    s.keys.insert(
+                        key,
+                        Place {
+                            claim,
+                            created: s.revision,
+                        },
+                    );
                 }
             }
             Request::Delete { closing, .. } => {
@@ -195,7 +233,9 @@ impl Queue {
         let place = s.keys.get(&key).copied();
         let first = s.keys.values().map(|it| it.created).min();
         let client = &mut s.clients[usize::from(key.client)];
-        let Some(own) = client.own.as_mut().filter(|_| answered) else { return };
+        let Some(own) = client.own.as_mut().filter(|_| answered) else {
+            return;
+        };
         match request {
             Request::Create { .. } => {
                 own.created = place.map_or(0, |it| it.created);
@@ -244,15 +284,18 @@ impl Model for Queue {
             let is_new = client.own.is_none() && client.left == self.claims[usize::from(at > 0)];
             let may_send = s.requests > 0 && !(is_new && idle);
             idle |= is_new && at > 0;
-            let may_claim =
-                client.own.as_ref().map_or(client.left > 0, |own| own.sends > 0 && !own.releasing && !own.granted);
+            let may_claim = client.own.as_ref().map_or(client.left > 0, |own| {
+                own.sends > 0 && !own.releasing && !own.granted
+            });
             actions.extend((may_send && may_claim).then_some(Action::Claim(at)));
             let may_release = client.own.as_ref().is_some_and(|own| own.releases > 0);
             actions.extend((may_send && may_release).then_some(Action::Release(at)));
             actions.extend((s.crashes > 0).then_some(Action::Crash(at)));
         }
         for &request in &s.on_their_way {
-            let listens = [true, false].into_iter().filter(|answered| !answered || s.is_awaited(request));
+            let listens = [true, false]
+                .into_iter()
+                .filter(|answered| !answered || s.is_awaited(request));
             actions.extend(listens.map(|answered| Action::Comes { request, answered }));
         }
     }
@@ -273,7 +316,8 @@ impl Model for Queue {
             }
             Action::LeaseEnds(at) => {
                 s.keys.retain(|key, _| key.client != at);
-                s.closed.extend((0..=s.clients[usize::from(at)].session).map(|session| (at, session)));
+                s.closed
+                    .extend((0..=s.clients[usize::from(at)].session).map(|session| (at, session)));
             }
         }
         Some(s)
@@ -285,7 +329,9 @@ impl Model for Queue {
             Property::always(super::KEPT, |_, s: &State| {
                 let first = s.keys.values().map(|place| place.created).min();
                 s.holders().all(|own| {
-                    s.keys.get(&own.key).is_some_and(|it| Some(it.created) == first && it.created == own.created)
+                    s.keys
+                        .get(&own.key)
+                        .is_some_and(|it| Some(it.created) == first && it.created == own.created)
                 })
             }),
             Property::always(super::NOTHING_FORGOTTEN, |_, s: &State| {
@@ -295,7 +341,9 @@ impl Model for Queue {
                     client.has_crashed || client.own.as_ref().is_some_and(knows)
                 })
             }),
-            Property::sometimes("each client has held", |_, s: &State| s.clients.iter().all(|it| it.has_held)),
+            Property::sometimes("each client has held", |_, s: &State| {
+                s.clients.iter().all(|it| it.has_held)
+            }),
             Property::sometimes("one holds in a later session", |_, s: &State| {
                 s.holders().any(|own| own.key.session > 0)
             }),
@@ -308,12 +356,19 @@ impl State {
     fn is_awaited(&self, request: Request) -> bool {
         let own = self.clients[usize::from(request.key().client)].own.as_ref();
         own.is_some_and(|own| match request {
-            Request::Create { key, claim, attempt } => (key, claim, attempt) == (own.key, own.claim, own.sends),
+            Request::Create {
+                key,
+                claim,
+                attempt,
+            } => (key, claim, attempt) == (own.key, own.claim, own.sends),
             Request::Delete { key, claim, .. } => (key, claim) == (own.key, own.claim),
         })
     }
 
     fn holders(&self) -> impl Iterator<Item = &Own> {
-        self.clients.iter().filter_map(|client| client.own.as_ref()).filter(|own| own.granted)
+        self.clients
+            .iter()
+            .filter_map(|client| client.own.as_ref())
+            .filter(|own| own.granted)
     }
 }

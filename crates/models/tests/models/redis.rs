@@ -1,7 +1,7 @@
 //! Redis: an exclusive lock that is handed over by its release, and lapses.
 //!
 //! The rules are those of `redis/src/scripts`: `claim.lua` (a claim with a known id extends what is there), `release.lua` with
-//! `hand_over.lua` and `queue.lua` (`admit_waiters`: the next live waiter holds until its place's deadline), `renew.lua`,
+//! `queue.lua` (`admit_waiters`: the next live waiter holds until its place's deadline), `renew.lua`,
 //! `records.lua` (`number`, `notify`); and of `core/src/engine/claim_state/state.rs`, which counts a grant from the instant of the
 //! attempt that it goes back to.
 //!
@@ -120,14 +120,18 @@ const TOKENS: u8 = 8;
 impl State {
     /// Who says that it is valid, with which token.
     fn valid(&self) -> impl Iterator<Item = (u8, u8)> {
-        (0..).zip(&self.clients).filter_map(|(at, client)| match client.stage {
-            Stage::Holding { token, until } if self.now < until => Some((at, token)),
-            _ => None,
-        })
+        (0..)
+            .zip(&self.clients)
+            .filter_map(|(at, client)| match client.stage {
+                Stage::Holding { token, until } if self.now < until => Some((at, token)),
+                _ => None,
+            })
     }
 
     fn is_kept(&self, client: u8, token: u8) -> bool {
-        self.holder.as_ref().is_some_and(|e| (e.client, e.token) == (client, token) && self.now < e.deadline)
+        self.holder
+            .as_ref()
+            .is_some_and(|e| (e.client, e.token) == (client, token) && self.now < e.deadline)
     }
 }
 
@@ -136,7 +140,12 @@ impl Model for Redis {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let client = Client { stage: Stage::Idle, claims: self.claims, renewals: self.renewals, has_held: false };
+        let client = Client {
+            stage: Stage::Idle,
+            claims: self.claims,
+            renewals: self.renewals,
+            has_held: false,
+        };
         vec![State {
             now: 1,
             holder: None,
@@ -164,8 +173,11 @@ impl Model for Redis {
                 Stage::Lost => (false, false, true),
                 Stage::Released => (false, false, false),
             };
-            actions.extend((asks && client.claims > 0 && s.requests > 0).then_some(Action::Claim(at)));
-            actions.extend((renews && client.renewals > 0 && s.requests > 0).then_some(Action::Renew(at)));
+            actions
+                .extend((asks && client.claims > 0 && s.requests > 0).then_some(Action::Claim(at)));
+            actions.extend(
+                (renews && client.renewals > 0 && s.requests > 0).then_some(Action::Renew(at)),
+            );
             actions.extend(holds.then_some(Action::Release(at)));
         }
         actions.extend(s.on_its_way.iter().cloned().map(Action::Comes));
@@ -191,14 +203,25 @@ impl Model for Redis {
                 if client.stage == Stage::Idle {
                     client.stage = Stage::Asking;
                 }
-                s.on_its_way.insert(Claim { client: at, sent: now });
+                s.on_its_way.insert(Claim {
+                    client: at,
+                    sent: now,
+                });
             }
             Action::Renew(at) => {
                 let client = &mut s.clients[usize::from(at)];
                 client.renewals -= 1;
                 s.requests -= 1;
-                let token = if let Stage::Holding { token, .. } = client.stage { token } else { 0 };
-                s.on_its_way.insert(Renew { client: at, sent: now, token });
+                let token = if let Stage::Holding { token, .. } = client.stage {
+                    token
+                } else {
+                    0
+                };
+                s.on_its_way.insert(Renew {
+                    client: at,
+                    sent: now,
+                    token,
+                });
             }
             Action::Release(at) => {
                 s.clients[usize::from(at)].stage = Stage::Released;
@@ -226,13 +249,24 @@ impl Model for Redis {
             }),
             Property::always(super::TOKENS_RISE, |_, s: &State| !s.fell),
             Property::always(super::ENDS_IN_A_TTL, |model: &Redis, s: &State| {
-                s.holder.iter().chain(&s.queue).all(|e| e.deadline <= e.heard + model.ttl)
+                s.holder
+                    .iter()
+                    .chain(&s.queue)
+                    .all(|e| e.deadline <= e.heard + model.ttl)
             }),
             Property::always(super::NOT_PASSED_OVER, |_, s: &State| !s.passed_over),
-            Property::sometimes("each client has held", |_, s: &State| s.clients.iter().all(|it| it.has_held)),
-            Property::sometimes("one holds after another that never released", |_, s: &State| {
-                s.valid().next().is_some() && s.clients.iter().any(|it| it.has_held && it.stage == Stage::Lost)
+            Property::sometimes("each client has held", |_, s: &State| {
+                s.clients.iter().all(|it| it.has_held)
             }),
+            Property::sometimes(
+                "one holds after another that never released",
+                |_, s: &State| {
+                    s.valid().next().is_some()
+                        && s.clients
+                            .iter()
+                            .any(|it| it.has_held && it.stage == Stage::Lost)
+                },
+            ),
         ]
     }
 }

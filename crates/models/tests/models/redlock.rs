@@ -1,7 +1,7 @@
 //! Redlock: a majority of nodes, and a token that a majority knows before it is given out.
 //!
-//! The rules are those of `redlock/src/node.lua` (`claim`, `renew`, `release`: what comes late is told by its attempt) and of
-//! `redlock/src/claim.rs` (`poll`, `agree`: the greatest token of a majority, written back where the claim still holds;
+//! The rules are those of `redis/src/redlock/node.lua` (`claim`, `renew`, `release`: what comes late is told by its attempt) and of
+//! `redis/src/redlock/claim.rs` (`poll`, `agree`: the greatest token of a majority, written back where the claim still holds;
 //! `give_back`) with `renew.rs` (`extend`, `Count::verdict`).
 //!
 //! Clocks do not help: a node proposes nothing but one more than the greatest token it knows, and what nodes know at first differs. A
@@ -123,22 +123,37 @@ pub(crate) enum Action {
     Claim(u8),
     GiveUp(u8),
     Release(u8),
-    Comes { node: usize, request: Request, answered: bool },
-    NeverComes { node: usize, request: Request },
-    LoseData { node: usize },
+    Comes {
+        node: usize,
+        request: Request,
+        answered: bool,
+    },
+    NeverComes {
+        node: usize,
+        request: Request,
+    },
+    LoseData {
+        node: usize,
+    },
 }
 
 impl State {
     fn valid(&self) -> impl Iterator<Item = u8> {
-        (0..).zip(&self.clients).filter_map(|(at, client)| match client.stage {
-            Stage::Holding { until, .. } if self.now < until => Some(at),
-            _ => None,
-        })
+        (0..)
+            .zip(&self.clients)
+            .filter_map(|(at, client)| match client.stage {
+                Stage::Holding { until, .. } if self.now < until => Some(at),
+                _ => None,
+            })
     }
 
     /// How many nodes keep the hold of this client.
     fn keep(&self, client: u8) -> usize {
-        let keeps = |node: &&Node| node.hold.as_ref().is_some_and(|it| it.client == client && self.now < it.deadline);
+        let keeps = |node: &&Node| {
+            node.hold
+                .as_ref()
+                .is_some_and(|it| it.client == client && self.now < it.deadline)
+        };
         self.nodes.iter().filter(keeps).count()
     }
 }
@@ -148,7 +163,12 @@ impl Model for Redlock {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let client = Client { stage: Stage::Idle, latest: 0, claims: self.attempts_of_one, has_held: false };
+        let client = Client {
+            stage: Stage::Idle,
+            latest: 0,
+            claims: self.attempts_of_one,
+            has_held: false,
+        };
         let node = |last| Node {
             last,
             hold: None,
@@ -169,18 +189,32 @@ impl Model for Redlock {
     }
 
     fn actions(&self, s: &State, actions: &mut Vec<Action>) {
-        let first = s.nodes.iter().enumerate().find_map(|(node, it)| Some((node, *it.on_their_way.first()?)));
+        let first = s
+            .nodes
+            .iter()
+            .enumerate()
+            .find_map(|(node, it)| Some((node, *it.on_their_way.first()?)));
         if let (true, Some((node, request))) = (self.at_once, first) {
-            let listens = [true, false].into_iter().filter(|answered| *answered == s.awaits(request) || !answered);
-            actions.extend(listens.map(|answered| Action::Comes { node, request, answered }));
+            let listens = [true, false]
+                .into_iter()
+                .filter(|answered| *answered == s.awaits(request) || !answered);
+            actions.extend(listens.map(|answered| Action::Comes {
+                node,
+                request,
+                answered,
+            }));
             return actions.push(Action::NeverComes { node, request });
         }
         let mut idle = false;
         for (at, client) in (0..).zip(&s.clients) {
             match client.stage {
                 // Clients are alike: they come in the order of their numbers.
-                Stage::Idle if client.claims > 0 && s.attempts > 0 && !idle => actions.push(Action::Claim(at)),
-                Stage::Claiming { .. } | Stage::WritingBack { .. } => actions.push(Action::GiveUp(at)),
+                Stage::Idle if client.claims > 0 && s.attempts > 0 && !idle => {
+                    actions.push(Action::Claim(at));
+                }
+                Stage::Claiming { .. } | Stage::WritingBack { .. } => {
+                    actions.push(Action::GiveUp(at));
+                }
                 Stage::Holding { .. } => actions.push(Action::Release(at)),
                 _ => {}
             }
@@ -188,9 +222,17 @@ impl Model for Redlock {
         }
         for (node, it) in s.nodes.iter().enumerate() {
             for &request in &it.on_their_way {
-                actions.push(Action::Comes { node, request, answered: false });
+                actions.push(Action::Comes {
+                    node,
+                    request,
+                    answered: false,
+                });
                 if s.awaits(request) {
-                    actions.push(Action::Comes { node, request, answered: true });
+                    actions.push(Action::Comes {
+                        node,
+                        request,
+                        answered: true,
+                    });
                 }
             }
             if s.losses > 0 && it.hold.is_some() {
@@ -220,8 +262,14 @@ impl Model for Redlock {
                 Redlock::send(&mut s, at, Verb::Release);
                 s.clients[usize::from(at)].stage = Stage::Ended;
             }
-            Action::NeverComes { node, request } => s.nodes[node].on_their_way.retain(|it| *it != request),
-            Action::Comes { node, request, answered } => {
+            Action::NeverComes { node, request } => {
+                s.nodes[node].on_their_way.retain(|it| *it != request);
+            }
+            Action::Comes {
+                node,
+                request,
+                answered,
+            } => {
                 let it = &mut s.nodes[node];
                 it.on_their_way.retain(|other| *other != request);
                 let said = self.serve(it, now, request);
@@ -238,7 +286,9 @@ impl Model for Redlock {
     fn properties(&self) -> Vec<Property<Redlock>> {
         vec![
             Property::always(super::ONE_HOLDER, |_, s: &State| s.valid().count() <= 1),
-            Property::always(super::KEPT, |_, s: &State| s.valid().all(|client| s.keep(client) > NODES / 2)),
+            Property::always(super::KEPT, |_, s: &State| {
+                s.valid().all(|client| s.keep(client) > NODES / 2)
+            }),
             Property::always(super::TOKENS_RISE, |_, s: &State| !s.fell),
             Property::sometimes("one holds after another", |_, s: &State| {
                 s.clients.iter().filter(|it| it.has_held).count() > 1
@@ -251,7 +301,9 @@ impl State {
     /// Whether its client waits for the answer to this request.
     fn awaits(&self, request: Request) -> bool {
         match self.clients[usize::from(request.client)].stage {
-            Stage::Claiming { attempt, .. } | Stage::WritingBack { attempt, .. } => attempt == request.attempt,
+            Stage::Claiming { attempt, .. } | Stage::WritingBack { attempt, .. } => {
+                attempt == request.attempt
+            }
             _ => false,
         }
     }
@@ -264,8 +316,13 @@ fn settle(s: &mut State) {
         if matches!(client.stage, Stage::Holding { until, .. } if until <= now) {
             client.stage = Stage::Ended;
         }
-        if !matches!(client.stage, Stage::Claiming { .. } | Stage::WritingBack { .. }) {
-            s.nodes.iter_mut().for_each(|node| node.said[at] = Said::Nothing);
+        if !matches!(
+            client.stage,
+            Stage::Claiming { .. } | Stage::WritingBack { .. }
+        ) {
+            s.nodes
+                .iter_mut()
+                .for_each(|node| node.said[at] = Said::Nothing);
         }
     }
     for node in &mut s.nodes {

@@ -95,7 +95,11 @@ pub(crate) enum Action {
     ClaimAgain(u8),
     HearsOfTurn(u8, Turn),
     Leave(u8),
-    Comes { request: Request, answered: bool, again: bool },
+    Comes {
+        request: Request,
+        answered: bool,
+        again: bool,
+    },
     Delete(Entry),
 }
 
@@ -111,13 +115,20 @@ impl Turns {
     /// The entry ends by its client: a hold, or a waiter that gives up.
     fn leave(&self, s: &mut State, at: u8) {
         let client = &mut s.clients[usize::from(at)];
-        let (Stage::Waiting { created } | Stage::Holding { created }) = client.stage else { return };
-        let own = Entry { client: at, created };
+        let (Stage::Waiting { created } | Stage::Holding { created }) = client.stage else {
+            return;
+        };
+        let own = Entry {
+            client: at,
+            created,
+        };
         let told = client.was_named.iter().find(|turn| turn.created == created);
         let mut line = told.map(|turn| turn.behind.clone()).unwrap_or_default();
         client.stage = Stage::Leaving { created };
         if !self.has(Rule::OneTransaction) && !line.is_empty() {
-            s.on_their_way.insert(Name { line: std::mem::take(&mut line) });
+            s.on_their_way.insert(Name {
+                line: std::mem::take(&mut line),
+            });
         }
         s.on_their_way.insert(Remove { own, line });
     }
@@ -140,7 +151,8 @@ impl Turns {
                     s.told = true;
                     return None;
                 }
-                let behind = |entry: &&Entry| self.has(Rule::NamesTheFirst) || entry.created > own.created;
+                let behind =
+                    |entry: &&Entry| self.has(Rule::NamesTheFirst) || entry.created > own.created;
                 let read: Vec<Entry> = s.queue.iter().filter(behind).copied().collect();
                 let ours = |entry: &Entry| self.takes_turns(entry);
                 let line: Vec<Entry> = if self.has(Rule::LineHasNoGaps) {
@@ -148,7 +160,9 @@ impl Turns {
                 } else {
                     read.into_iter().filter(ours).collect()
                 };
-                let first = line.first().is_some_and(|first| first.created > own.created);
+                let first = line
+                    .first()
+                    .is_some_and(|first| first.created > own.created);
                 // One that takes no turns is removed by a plain deletion.
                 (first && self.takes_turns(own)).then_some(Name { line })
             }
@@ -158,14 +172,24 @@ impl Turns {
 
 impl State {
     fn names(&mut self, line: &[Entry]) {
-        let Some((next, behind)) = line.split_first().filter(|(next, _)| self.queue.contains(next)) else { return };
-        let turn = Turn { created: next.created, behind: behind.to_vec() };
+        let Some((next, behind)) = line
+            .split_first()
+            .filter(|(next, _)| self.queue.contains(next))
+        else {
+            return;
+        };
+        let turn = Turn {
+            created: next.created,
+            behind: behind.to_vec(),
+        };
         self.written.insert((next.client, turn.clone()));
         self.named.insert(next.client, turn);
     }
 
     fn is_first(&self, client: u8) -> bool {
-        self.queue.first().is_some_and(|first| first.client == client)
+        self.queue
+            .first()
+            .is_some_and(|first| first.client == client)
     }
 
     fn hold(&mut self, at: u8) {
@@ -178,10 +202,16 @@ impl State {
     /// Those that hold, and whose entries are there.
     fn valid(&self) -> impl Iterator<Item = Entry> {
         let holds = |(at, client): (u8, &Client)| match client.stage {
-            Stage::Holding { created } => Some(Entry { client: at, created }),
+            Stage::Holding { created } => Some(Entry {
+                client: at,
+                created,
+            }),
             _ => None,
         };
-        (0..).zip(&self.clients).filter_map(holds).filter(|entry| self.queue.contains(entry))
+        (0..)
+            .zip(&self.clients)
+            .filter_map(holds)
+            .filter(|entry| self.queue.contains(entry))
     }
 }
 
@@ -190,7 +220,12 @@ impl Model for Turns {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let client = Client { stage: Stage::Idle, left: self.claims, has_held: false, was_named: BTreeSet::new() };
+        let client = Client {
+            stage: Stage::Idle,
+            left: self.claims,
+            has_held: false,
+            was_named: BTreeSet::new(),
+        };
         vec![State {
             queue: Vec::new(),
             named: BTreeMap::new(),
@@ -208,7 +243,9 @@ impl Model for Turns {
         for (at, client) in (0..).zip(&s.clients) {
             match client.stage {
                 Stage::Idle if client.left > 0 => actions.push(Action::Join(at)),
-                Stage::Waiting { .. } => actions.extend([Action::ClaimAgain(at), Action::Leave(at)]),
+                Stage::Waiting { .. } => {
+                    actions.extend([Action::ClaimAgain(at), Action::Leave(at)]);
+                }
                 Stage::Holding { .. } => actions.push(Action::Leave(at)),
                 Stage::Idle | Stage::Leaving { .. } => {}
             }
@@ -219,7 +256,11 @@ impl Model for Turns {
         for request in &s.on_their_way {
             for (answered, again) in [(true, false), (false, true), (true, true)] {
                 if !again || s.repeats > 0 {
-                    actions.push(Action::Comes { request: request.clone(), answered, again });
+                    actions.push(Action::Comes {
+                        request: request.clone(),
+                        answered,
+                        again,
+                    });
                 }
             }
         }
@@ -235,7 +276,10 @@ impl Model for Turns {
                 s.revision += 1;
                 let (client, created) = (&mut s.clients[usize::from(at)], s.revision);
                 (client.stage, client.left) = (Stage::Waiting { created }, client.left - 1);
-                s.queue.push(Entry { client: at, created });
+                s.queue.push(Entry {
+                    client: at,
+                    created,
+                });
                 if s.is_first(at) {
                     s.hold(at);
                 }
@@ -250,7 +294,11 @@ impl Model for Turns {
                 s.clients[usize::from(at)].was_named.insert(turn);
             }
             Action::Leave(at) => self.leave(&mut s, at),
-            Action::Comes { request, answered, again } => {
+            Action::Comes {
+                request,
+                answered,
+                again,
+            } => {
                 if again {
                     s.repeats -= 1;
                 } else {
@@ -259,7 +307,11 @@ impl Model for Turns {
                 let next = self.execute(&mut s, &request);
                 if answered {
                     s.on_their_way.extend(next);
-                    if let Remove { own: Entry { client, created }, .. } = request {
+                    if let Remove {
+                        own: Entry { client, created },
+                        ..
+                    } = request
+                    {
                         let client = &mut s.clients[usize::from(client)];
                         if client.stage == (Stage::Leaving { created }) {
                             client.stage = Stage::Idle;
@@ -274,8 +326,14 @@ impl Model for Turns {
         }
         for at in 0..self.clients {
             let client = &s.clients[usize::from(at)];
-            let Stage::Waiting { created } = client.stage else { continue };
-            if client.was_named.iter().any(|turn| turn.created == created || !self.has(Rule::NamesTheNumber)) {
+            let Stage::Waiting { created } = client.stage else {
+                continue;
+            };
+            if client
+                .was_named
+                .iter()
+                .any(|turn| turn.created == created || !self.has(Rule::NamesTheNumber))
+            {
                 s.hold(at);
             }
         }
@@ -285,9 +343,16 @@ impl Model for Turns {
     fn properties(&self) -> Vec<Property<Turns>> {
         vec![
             Property::always(super::ONE_HOLDER, |_, s: &State| s.valid().count() <= 1),
-            Property::always(super::KEPT, |_, s: &State| s.valid().all(|entry| s.queue.first() == Some(&entry))),
-            Property::sometimes("each client has held", |_, s: &State| s.clients.iter().all(|it| it.has_held)),
-            Property::sometimes("one is named with the deletion before it", |_, s: &State| s.told),
+            Property::always(super::KEPT, |_, s: &State| {
+                s.valid().all(|entry| s.queue.first() == Some(&entry))
+            }),
+            Property::sometimes("each client has held", |_, s: &State| {
+                s.clients.iter().all(|it| it.has_held)
+            }),
+            Property::sometimes(
+                "one is named with the deletion before it",
+                |_, s: &State| s.told,
+            ),
         ]
     }
 }

@@ -18,7 +18,7 @@ mod steps;
 
 use std::time::Duration;
 
-use leasehold_core::seam::Moment;
+use leasehold_core::backend::Moment;
 use stateright::{Model, Property};
 
 use liveness::Liveness;
@@ -129,18 +129,47 @@ pub(crate) enum Outcome {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
     Tick,
-    Enter { client: usize },
-    Write { client: usize },
-    Read { client: usize },
-    Take { client: usize },
-    ListNodes { client: usize, old: bool },
-    AskForLimit { client: usize, server: usize },
-    Connect { client: usize, server: usize, outcome: Outcome },
-    ComesLate { client: usize, server: usize },
-    LeavesServer { client: usize },
-    SessionEnds { client: usize },
-    CutOff { server: usize },
-    Dies { server: usize },
+    Enter {
+        client: usize,
+    },
+    Write {
+        client: usize,
+    },
+    Read {
+        client: usize,
+    },
+    Take {
+        client: usize,
+    },
+    ListNodes {
+        client: usize,
+        old: bool,
+    },
+    AskForLimit {
+        client: usize,
+        server: usize,
+    },
+    Connect {
+        client: usize,
+        server: usize,
+        outcome: Outcome,
+    },
+    ComesLate {
+        client: usize,
+        server: usize,
+    },
+    LeavesServer {
+        client: usize,
+    },
+    SessionEnds {
+        client: usize,
+    },
+    CutOff {
+        server: usize,
+    },
+    Dies {
+        server: usize,
+    },
     DeleteByHand,
 }
 
@@ -157,10 +186,15 @@ fn long(instants: u8) -> Duration {
 impl State {
     /// Who acts as a holder, and until when: also who stands still, and has not heard that it is one no longer.
     fn valid(&self) -> impl Iterator<Item = (usize, u8)> {
-        self.clients.iter().enumerate().filter_map(|(at, client)| match client.stage {
-            Stage::Holding { told, .. } | Stage::Lost { told } if self.now < told => Some((at, told)),
-            _ => None,
-        })
+        self.clients
+            .iter()
+            .enumerate()
+            .filter_map(|(at, client)| match client.stage {
+                Stage::Holding { told, .. } | Stage::Lost { told } if self.now < told => {
+                    Some((at, told))
+                }
+                _ => None,
+            })
     }
 
     fn is_deleted(&self, client: usize) -> bool {
@@ -188,7 +222,13 @@ impl Model for Zookeeper {
             now: 0,
             sessions: vec![None; all],
             queue: Vec::new(),
-            servers: vec![Server { link: Link::Joined, touched: vec![false; all] }; self.limits.len()],
+            servers: vec![
+                Server {
+                    link: Link::Joined,
+                    touched: vec![false; all]
+                };
+                self.limits.len()
+            ],
             clients: vec![client; all],
             late: Vec::new(),
             requests: self.requests,
@@ -240,7 +280,11 @@ impl Model for Zookeeper {
                 s.connects -= 1;
                 self.ask_for_limit(&mut s.clients[client], server, now);
             }
-            Action::Connect { client, server, outcome } => {
+            Action::Connect {
+                client,
+                server,
+                outcome,
+            } => {
                 s.connects -= u8::from(!self.has(Rule::LimitIsAskedFirst));
                 self.connect(&mut s, client, server, outcome);
             }
@@ -259,7 +303,9 @@ impl Model for Zookeeper {
                 let it = &mut s.servers[server];
                 it.link = if dead { Link::Dead } else { Link::CutOff };
                 it.touched.fill(false);
-                s.clients.iter_mut().for_each(|it| it.server = it.server.filter(|at| !dead || *at != server));
+                s.clients
+                    .iter_mut()
+                    .for_each(|it| it.server = it.server.filter(|at| !dead || *at != server));
             }
             Action::DeleteByHand => {
                 s.deletions -= 1;
@@ -275,21 +321,33 @@ impl Model for Zookeeper {
         vec![
             // Where somebody else deleted the node of one, only the token protects.
             Property::always(super::ONE_HOLDER, |_, s: &State| {
-                s.valid().filter(|(client, _)| !s.is_deleted(*client)).count() <= 1
+                s.valid()
+                    .filter(|(client, _)| !s.is_deleted(*client))
+                    .count()
+                    <= 1
             }),
             Property::always(super::KEPT, |_, s: &State| {
-                s.valid().all(|(client, _)| s.is_deleted(client) || s.queue.first() == Some(&client))
+                s.valid()
+                    .all(|(client, _)| s.is_deleted(client) || s.queue.first() == Some(&client))
             }),
-            Property::always(super::DELETED_ENDS_IN_A_TTL, |model: &Zookeeper, s: &State| {
-                let deleted = |client: usize| s.clients[client].deleted_at;
-                s.valid().all(|(client, until)| deleted(client).is_none_or(|at| until <= at + model.limits[0]))
-            }),
+            Property::always(
+                super::DELETED_ENDS_IN_A_TTL,
+                |model: &Zookeeper, s: &State| {
+                    let deleted = |client: usize| s.clients[client].deleted_at;
+                    s.valid().all(|(client, until)| {
+                        deleted(client).is_none_or(|at| until <= at + model.limits[0])
+                    })
+                },
+            ),
             Property::sometimes("one holds after another's session ended", |_, s: &State| {
                 s.valid().any(|(client, _)| client > 0) && s.sessions[0].is_none()
             }),
-            Property::sometimes("a hold lasts longer than it did at first", |model: &Zookeeper, s: &State| {
-                s.valid().any(|(client, _)| client == 0) && s.now >= model.limits[0]
-            }),
+            Property::sometimes(
+                "a hold lasts longer than it did at first",
+                |model: &Zookeeper, s: &State| {
+                    s.valid().any(|(client, _)| client == 0) && s.now >= model.limits[0]
+                },
+            ),
         ]
     }
 }
@@ -304,8 +362,15 @@ fn settle(s: &mut State) {
         if let Stage::Lost { told } = &mut client.stage {
             *told = if *told <= s.now { 0 } else { *told };
             client.liveness = Liveness::new(at(0), long(1));
-            (client.server, client.asked, client.verified, client.wrote_since) = (None, None, 0, false);
-            s.servers.iter_mut().for_each(|server| server.touched[nth] = false);
+            (
+                client.server,
+                client.asked,
+                client.verified,
+                client.wrote_since,
+            ) = (None, None, 0, false);
+            s.servers
+                .iter_mut()
+                .for_each(|server| server.touched[nth] = false);
         }
     }
 }

@@ -1,54 +1,51 @@
-//! What the verbs share: the connections, the statements, the bell.
+//! The state that the verbs share: the connections, the statements, the notifications.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::ErrorKind::Unavailable;
-use leasehold_core::seam::{ClaimId, Notifier};
+use leasehold_core::ErrorKind::{Denied, Invalid, Unavailable, Unsupported};
+use leasehold_core::backend::{ClaimId, Notifier};
+use leasehold_core::support::{Background, Signal, locked};
 use leasehold_core::{Error, Result};
-use tokio::runtime::Handle;
-use tokio::sync::Notify;
-use tokio::task::AbortHandle;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_postgres::Row;
 
-use crate::client::bell::{self, Bell};
-use crate::client::install::{install, prepare};
+use crate::client::install::{install, prepare, refusal, why_refused};
+use crate::client::listener::{self, Hearing, Listener};
+use crate::client::notify_queue::NotifyQueue;
 use crate::client::pool::Pool;
 use crate::client::request::Request;
-use crate::client::ringer::Ringer;
-use crate::config::{Bells, Config};
+use crate::config::{Config, Listen};
 use crate::entry::{get, millis};
 use crate::error::Failure;
+use crate::observe::Observers;
 use crate::scripts::call;
 
-/// How many connections renewals may open: one request may be late.
-const RENEWALS: usize = 2;
-/// The longest that a verb waits for a row.
+/// The longest time that a verb waits for a row.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often what nobody uses is swept away, and how long it is kept at least.
+/// The interval between sweeps, and the time that a name without places is kept at least.
 const SWEEP: Duration = Duration::from_secs(15);
-/// How many names are swept away by one request.
+/// The number of names that one request sweeps away at most.
 const SWEPT: i32 = 1_000;
 
 /// One client of the store.
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) statements: Statements,
-    verbs: Arc<Pool>,
-    ringer: Ringer,
-    pub(crate) renewals: Arc<Pool>,
+    pool: Arc<Pool>,
+    notify_queue: Arc<NotifyQueue>,
     pub(crate) notifier: Notifier,
-    /// This client, and its channel if it is rung.
+    /// The id of this client, which is also the name of its channel while notifications arrive.
     pub(crate) client: String,
-    is_rung: bool,
-    pub(crate) warnings: Vec<String>,
-    runtime: Handle,
-    released: Arc<Notify>,
-    tasks: OnceLock<Vec<AbortHandle>>,
+    pub(crate) hearing: Arc<Hearing>,
+    warnings: Vec<String>,
+    released: Arc<Signal>,
+    pub(crate) observers: Arc<Observers>,
+    /// Listens, notifies, observes and sweeps, in any runtime that uses the client.
+    background: Background,
 }
 
-/// The texts of all requests.
+/// The SQL of all requests.
 pub(crate) struct Statements {
     pub(crate) claim: Arc<str>,
     pub(crate) claim_all: Arc<str>,
@@ -67,10 +64,13 @@ pub(crate) struct Statements {
 impl Statements {
     fn new(schema: &str) -> Statements {
         let call = |function, casts: &[&str]| call(schema, function, casts).into();
-        let id = "::text::uuid";
-        let ids = "::text[]::uuid[]";
+        let id = "::pg_catalog.text::pg_catalog.uuid";
+        let ids = "::pg_catalog.text[]::pg_catalog.uuid[]";
         Statements {
-            claim: call("claim_1", &["", id, "", "", "", "", "", "", "", "", "", "", ""]),
+            claim: call(
+                "claim_1",
+                &["", id, "", "", "", "", "", "", "", "", "", "", ""],
+            ),
             claim_all: call("claim_all_1", &["", ids, "", "", "", "", "", "", ""]),
             renew: call("renew_1", &[ids, "", "", "", ""]),
             release: call("release_1", &["", id, ""]),
@@ -78,8 +78,8 @@ impl Statements {
             evict: call("evict_1", &["", "", ""]),
             inspect: call("inspect_1", &[""]),
             list: call("list_1", &["", "", ""]),
-            observe: call("observe_1", &["", "", ""]),
-            sweep: call("sweep_1", &["", ""]),
+            observe: format!("SELECT {schema}.observe_1($1, $2, $3)").into(),
+            sweep: format!("SELECT {schema}.sweep_1($1, $2)").into(),
             mark: call("mark_1", &[]),
             raise: call("raise_1", &["", ""]),
         }
@@ -87,180 +87,261 @@ impl Statements {
 }
 
 impl Shared {
-    pub(crate) async fn connect(config: Config, runtime: Handle) -> Result<Arc<Shared>> {
-        let (notifier, limit) = (Notifier::new(), config.timeout);
-        let pool = |most| Pool::new(&config.server, most, limit, &runtime, &notifier);
-        let (verbs, renewals) = (pool(config.connections), pool(RENEWALS));
-        let link = verbs.link().await?;
-        let mut warnings = prepare(&link, &config).await?;
-        verbs.keep(link);
+    pub(crate) async fn connect(config: Config) -> Result<Arc<Shared>> {
+        let notifier = Notifier::new();
+        let limit = config.timeout;
+        let pool = Pool::new(&config.server, config.connections, limit, &notifier);
+        let link = pool.take().await?;
+        let warnings = prepare(&link, &config).await?;
+        drop(link);
         let client = format!("lh_{}", ClaimId::fresh());
-        let at = match &config.bells {
-            Bells::Same => Some(&config.server),
-            Bells::At(server) => Some(&**server),
-            Bells::Off => None,
+        let at = match &config.listen {
+            Listen::Same => Some(&config.server),
+            Listen::At(server) => Some(&**server),
+            Listen::Off => None,
         };
-        let listening = match at.map(|at| Bell::new(at, &client, limit, &runtime, &notifier)) {
-            None => None,
-            Some(bell) => {
-                let hung = bell.hung(&verbs).await?;
-                if hung.is_none() {
-                    warnings.push(UNHEARD.to_owned());
-                }
-                if hung.is_some() && matches!(config.bells, Bells::Same) {
-                    // What lets notifications through hands out no connections for single transactions.
-                    verbs.set_direct();
-                    renewals.set_direct();
-                }
-                hung.map(|listening| (bell, listening))
-            }
+        let times = (limit, patience(&config));
+        let listener = at.map(|at| Listener::new(at, &client, times, &pool, &notifier));
+        let opened = match &listener {
+            None => Ok(None),
+            Some(listener) => listener.open().await,
         };
-        let shared = Arc::new(Shared {
-            statements: Statements::new(&config.schema),
-            ringer: Ringer::new(&verbs, patience(&config), &runtime),
-            verbs,
-            renewals,
+        let opened = match opened {
+            // An error that an operator has to mend is reported at once. Other errors are not,
+            // because notifications are optional.
+            Err(e) if matches!(e.kind(), Invalid | Denied | Unsupported) => return Err(e),
+            opened => opened,
+        };
+        let hearing = match &listener {
+            Some(listener) => listener.hearing().clone(),
+            None => Arc::new(Hearing::none("")),
+        };
+        let statements = Statements::new(&config.schema);
+        let notify_queue = NotifyQueue::new(&pool, patience(&config));
+        let released = Arc::<Signal>::default();
+        let observers = Arc::new(Observers {
+            pool: pool.clone(),
+            hearing: hearing.clone(),
+            notifier: notifier.clone(),
+            statement: statements.observe.clone(),
+            channel: client.clone(),
+            all: Mutex::default(),
+            added: Signal::default(),
+        });
+        let background = {
+            let pool = pool.clone();
+            let notify_queue = notify_queue.clone();
+            let released = released.clone();
+            let observers = observers.clone();
+            let sweep = statements.sweep.clone();
+            let opened = Mutex::new(Some(opened));
+            Background::new(move |_| {
+                let pool = pool.clone();
+                let notify_queue = notify_queue.clone();
+                let released = released.clone();
+                let observers = observers.clone();
+                let sweep = sweep.clone();
+                let listener = listener.clone();
+                let opened = locked(&opened).take();
+                async move {
+                    let listening = async {
+                        if let Some(listener) = listener {
+                            listener.run(opened).await;
+                        }
+                    };
+                    tokio::join!(
+                        listening,
+                        notify_queue.run(),
+                        observers.run(),
+                        sweeping(&sweep, &pool, &released)
+                    );
+                }
+            })
+        };
+        background.here();
+        Ok(Arc::new(Shared {
+            statements,
+            notify_queue,
+            pool,
             notifier,
             client,
-            is_rung: listening.is_some(),
+            hearing,
             warnings,
-            runtime: runtime.clone(),
-            released: Arc::default(),
-            tasks: OnceLock::new(),
+            released,
+            observers,
+            background,
             config,
-        });
-        let bell = listening.map(|(bell, listening)| runtime.spawn(bell.run(listening)).abort_handle());
-        let sweep = runtime.spawn(sweeping(shared.sweep(), shared.verbs.clone(), shared.released.clone()));
-        let _ = shared.tasks.set(bell.into_iter().chain([sweep.abort_handle()]).collect());
-        Ok(shared)
+        }))
     }
 
-    /// Whether this client is rung.
-    pub(crate) fn is_rung(&self) -> bool {
-        self.is_rung
+    /// Makes this runtime do the work in the background if no other does.
+    pub(crate) fn here(&self) {
+        self.background.here();
     }
 
-    /// Where it is rung; empty if it is not.
+    /// The channel of this client; empty while notifications do not arrive.
     pub(crate) fn channel(&self) -> &str {
-        if self.is_rung { &self.client } else { "" }
+        if self.hearing.arrive() {
+            &self.client
+        } else {
+            ""
+        }
     }
 
-    /// Fails once the client was closed.
+    /// The warnings for an operator that apply now.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let trouble = self.hearing.trouble();
+        self.warnings.iter().cloned().chain(trouble).collect()
+    }
+
+    /// Fails if the client was closed.
     pub(crate) fn open(&self) -> Result<()> {
-        if self.verbs.is_closed() { Err(Error::closed()) } else { Ok(()) }
+        if self.pool.is_closed() {
+            Err(Error::closed())
+        } else {
+            Ok(())
+        }
     }
 
-    /// Rings whom this client has left a turn to, and closes it.
+    /// Sends the notifications that are still due, and closes the client.
     pub(crate) async fn close(&self) {
-        self.ringer.end().await;
+        self.notify_queue.send().await;
         self.shut();
     }
 
     pub(crate) fn shut(&self) {
-        self.verbs.close();
-        self.renewals.close();
-        self.tasks.get().into_iter().flatten().for_each(AbortHandle::abort);
+        self.pool.close();
+        self.background.end();
     }
 
-    /// For how long a verb may wait for a row, in milliseconds.
+    /// The time that a verb may wait for a row, in milliseconds.
     pub(crate) fn patience(&self) -> i32 {
         patience(&self.config)
     }
 
-    /// Sends a request of a verb. Where the schema has gone, it is installed again first.
+    /// Sends a request of a verb. If the schema is missing, it is installed again, and the request
+    /// fails as `Unavailable`.
     pub(crate) async fn call(&self, request: Request) -> Result<Vec<Row>, Failure> {
-        self.call_by(&self.verbs, request).await
+        self.here();
+        let request = request.asking(&self.config.schema);
+        let sql = request.sql.clone();
+        let answer = self.pool.call(request).await;
+        self.explained(&sql, answer).await
     }
 
-    pub(crate) async fn call_by(&self, pool: &Arc<Pool>, request: Request) -> Result<Vec<Row>, Failure> {
-        let answer = pool.call(request).await;
+    /// Sends a renewal, which waits for no other request.
+    pub(crate) async fn call_renewal(&self, request: Request) -> Result<Vec<Row>, Failure> {
+        self.here();
+        let request = request.asking(&self.config.schema);
+        let sql = request.sql.clone();
+        let answer = self.pool.renew(request).await;
+        self.explained(&sql, answer).await
+    }
+
+    /// Handles the answer to a verb: installs the schema again if it is missing, and names the
+    /// right in the error if one is missing.
+    async fn explained(
+        &self,
+        sql: &str,
+        answer: Result<Vec<Row>, Failure>,
+    ) -> Result<Vec<Row>, Failure> {
         let Err(failure) = &answer else { return answer };
+        if failure.forbidden {
+            let why = self.why_refused(sql).await;
+            return why.map_or(answer, |e| Err(Failure::of(&e)));
+        }
         if !failure.missing || !self.config.install {
             return answer;
         }
-        let link = self.verbs.link().await?;
-        install(&link, &self.config, 0).await.map_err(|e| Failure::of(&e))?;
-        self.verbs.keep(link);
-        Err(Failure::new(Unavailable, "the schema was missing, and has been installed anew"))
+        let link = self.pool.take().await?;
+        install(&link, &self.config, false)
+            .await
+            .map_err(|e| Failure::of(&e))?;
+        Err(Failure::new(
+            Unavailable,
+            "the schema was missing, and has been installed anew",
+        ))
     }
 
-    /// The same for one that changes nothing.
+    /// The error for a function that was refused, with the remedy, if the server can tell the
+    /// reason.
+    async fn why_refused(&self, sql: &str) -> Option<Error> {
+        let call = sql.split_once(&format!(" FROM {}.", self.config.schema));
+        let (function, _) = call?.1.split_once('(')?;
+        let asked = why_refused(&self.config.schema, function);
+        let rows = self.pool.call(asked).await.ok()?;
+        refusal(&self.config, function, rows.first()?).ok()?
+    }
+
+    /// Sends a request that changes nothing: without an answer it fails as `Unavailable` instead of
+    /// `Ambiguous`.
     pub(crate) async fn read(&self, request: Request) -> Result<Vec<Row>> {
         Ok(self.call(request).await.map_err(Failure::of_a_read)?)
     }
 
-    /// Notifies whom a verb's answer names: those of this client at once, the others by a request that nobody waits for.
-    pub(crate) fn ring(&self, row: &Row) -> Result<()> {
-        let (channels, payloads): (Vec<String>, Vec<String>) = (get(row, "channels")?, get(row, "payloads")?);
+    /// Notifies the clients that a verb's answer names: this client directly, and others by a
+    /// request that no verb waits for.
+    pub(crate) fn notify(&self, row: &Row) -> Result<()> {
+        let (channels, payloads): (Vec<String>, Vec<String>) =
+            (get(row, "channels")?, get(row, "payloads")?);
         let all = channels.into_iter().zip(payloads);
         let (own, others): (Vec<_>, Vec<_>) = all.partition(|(channel, _)| *channel == self.client);
-        own.iter().for_each(|(_, said)| bell::pass(&self.notifier, &self.client, said));
-        self.ringer.ring(others);
+        own.iter()
+            .for_each(|(_, payload)| listener::pass(&self.notifier, &self.client, payload));
+        self.notify_queue.add(others);
         Ok(())
     }
 
-    /// Something was released here, and may leave what is to be swept away.
+    /// Tells the sweeper that a release may have left a name without places.
     pub(crate) fn released(&self) {
-        self.released.notify_one();
-    }
-
-    /// The runtime in which it was connected.
-    pub(crate) fn runtime(&self) -> &Handle {
-        &self.runtime
-    }
-
-    /// The pool of the verbs.
-    pub(crate) fn verbs(&self) -> &Arc<Pool> {
-        &self.verbs
-    }
-
-    fn sweep(&self) -> impl Fn() -> Request + Send + 'static {
-        let sql = self.statements.sweep.clone();
-        move || Request::new(&sql).number(millis(SWEEP)).int(SWEPT)
+        self.released.notify();
     }
 }
 
-/// In milliseconds: less than a client waits for a request.
+/// The time that a verb waits for a row, in milliseconds: less than the client waits for the
+/// answer.
 fn patience(config: &Config) -> i32 {
     let patience = (config.timeout * 4 / 5).min(PATIENCE);
     i32::try_from(patience.as_millis()).unwrap_or(i32::MAX)
 }
 
-/// Sweeps now and then, while there are releases.
-async fn sweeping(sweep: impl Fn() -> Request, verbs: Arc<Pool>, released: Arc<Notify>) {
+/// Sweeps from time to time, as long as there are releases.
+async fn sweeping(sql: &Arc<str>, pool: &Arc<Pool>, released: &Signal) {
     let mut due = interval(SWEEP + SWEEP.mul_f64(fastrand::f64() / 4.0));
     due.set_missed_tick_behavior(MissedTickBehavior::Delay);
     due.tick().await;
-    loop {
-        released.notified().await;
+    let mut released = released.listen();
+    while released.changed().await.is_ok() {
         due.tick().await;
-        // What was released last is to be old enough once more.
+        // Two sweeps: by the second one the names of the last release are old enough.
         for _ in 0..2 {
             due.tick().await;
-            while verbs
-                .call(sweep())
-                .await
-                .is_ok_and(|rows| rows.first().is_some_and(|row| row.try_get(0).unwrap_or(false)))
-            {}
+            let sweep = || Request::new(sql).number(millis(SWEEP)).int(SWEPT);
+            while pool.call(sweep()).await.is_ok_and(|rows| {
+                rows.first()
+                    .is_some_and(|row| row.try_get(0).unwrap_or(false))
+            }) {}
         }
     }
 }
-
-const UNHEARD: &str = "\
-Notifications do not arrive: a pooler in transaction mode lets none through. Waiters poll. Give the address of the server itself, \
-bells=host:port, or say bells=off.";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A verb that waits for a row has answered before its client gives it up.
+    /// The server answers a verb that waits for a row before the client gives up.
     #[test]
     fn a_verb_waits_for_less_than_its_client_does() {
         for timeout in [10, 100, 1000, 60_000].map(Duration::from_millis) {
             let waits = patience(&Config::default().timeout(timeout));
-            assert!(waits > 0 && Duration::from_millis(waits as u64) < timeout, "{waits} of {timeout:?}");
+            assert!(
+                waits > 0 && Duration::from_millis(waits as u64) < timeout,
+                "{waits} of {timeout:?}"
+            );
         }
-        assert_eq!(patience(&Config::default().timeout(Duration::from_millis(100))), 80);
+        assert_eq!(
+            patience(&Config::default().timeout(Duration::from_millis(100))),
+            80
+        );
     }
 }

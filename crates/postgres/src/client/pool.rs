@@ -1,19 +1,29 @@
-//! Several connections for requests that stand for themselves: each is one transaction, and needs nothing of the connection before.
+//! A pool of connections for independent requests: each is one transaction, and depends on no
+//! earlier one of its connection.
 //!
-//! A pool of our own, since an application's may be full of transactions that wait for these very locks. A request runs on a task: also if its
-//! caller leaves, its connection is back when it is answered, or closed at the limit.
+//! The store has a pool of its own, since an application's may be full of transactions that wait
+//! for these very locks. A request runs on a task: even if its caller leaves, its connection is
+//! given back once it is answered, or closed at the time limit.
+//!
+//! A connection lives in the runtime in which it was opened, and is not driven unless that is. Each
+//! runtime that uses the client therefore has connections and limits of its own. They end with it.
+//!
+//! One connection suffices for everything: if the server accepts no more, a request waits for one
+//! that is in use, and renewals come first. Other runtimes then close those that they do not use.
 
+use std::collections::VecDeque;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use leasehold_core::ErrorKind::{Ambiguous, Invalid, Unavailable};
-use leasehold_core::seam::{Moment, Notifier};
-use leasehold_core::support::{Host, locked};
+use leasehold_core::ErrorKind::{Ambiguous, Unavailable};
+use leasehold_core::backend::{Moment, Notifier};
+use leasehold_core::support::{Host, fault, locked};
 use leasehold_core::{Error, Result};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::timeout;
 use tokio_postgres::Row;
 
@@ -22,120 +32,362 @@ use crate::client::request::Request;
 use crate::config::Server;
 use crate::error::Failure;
 
-/// A connection that was not needed for so long is closed.
+/// A connection that was not used for this time is closed.
 const IDLE: Duration = Duration::from_secs(60);
+/// After the server refused a further connection, none is asked for during this time, as long as
+/// another one is in use.
+const FULL: Duration = Duration::from_secs(1);
+/// The number of renewals that may run beside the other requests: two, since one may be late.
+const RENEWALS: usize = 2;
 
-/// So many connections at most.
+/// The connections of one client.
 pub(crate) struct Pool {
     server: Server,
+    most: usize,
     limit: Duration,
-    /// Those that are not in use, the latest last.
-    idle: Mutex<Vec<Link>>,
-    slots: Semaphore,
+    each: Mutex<Vec<Arc<InRuntime>>>,
     closed: AtomicBool,
-    /// No pooler that hands out connections for a while stands between.
-    is_direct: AtomicBool,
-    runtime: Handle,
+    /// The sessions have another isolation level than locks need.
+    isolates: AtomicBool,
+    /// Notified when the client has no connection, and the server refuses one.
+    needy: Notify,
     notifier: Notifier,
 }
 
+/// The connections that live in one runtime, with limits to the requests that run there at once.
+struct InRuntime {
+    pool: Weak<Pool>,
+    runtime: Handle,
+    connections: Mutex<Connections>,
+    verbs: Semaphore,
+    renewals: Semaphore,
+}
+
+#[derive(Default)]
+struct Connections {
+    /// The connections that are not in use, the latest last.
+    idle: Vec<Arc<Link>>,
+    in_use: usize,
+    /// The requests that wait for a connection; the first one gets the next that is given back.
+    waiting: VecDeque<oneshot::Sender<Taken>>,
+    /// Until this moment no further connection is opened while another one is in use.
+    full_until: Option<Moment>,
+}
+
+/// A connection in use; dropping it gives it back to the pool.
+pub(crate) struct Taken {
+    link: Arc<Link>,
+    home: Arc<InRuntime>,
+    goes_back: bool,
+}
+
 impl Pool {
-    /// Without a connection yet. Requests are limited to this long; breaks are told to the notifier.
+    /// Creates a pool without connections. It runs `most` requests at once in each runtime, and
+    /// renewals beside them. `limit` is the time limit of a request. The notifier is told when a
+    /// connection breaks.
     pub(crate) fn new(
         server: &Server,
         most: usize,
         limit: Duration,
-        runtime: &Handle,
         notifier: &Notifier,
     ) -> Arc<Pool> {
         Arc::new(Pool {
             server: server.clone(),
+            most,
             limit,
-            idle: Mutex::default(),
-            slots: Semaphore::new(most),
+            each: Mutex::default(),
             closed: AtomicBool::new(false),
-            is_direct: AtomicBool::new(false),
-            runtime: runtime.clone(),
+            isolates: AtomicBool::new(false),
+            needy: Notify::new(),
             notifier: notifier.clone(),
         })
     }
 
-    /// Sends a request, once, and answers within about three times the limit.
+    /// Sends a request once, and returns within about four times the limit.
     pub(crate) async fn call(self: &Arc<Self>, request: Request) -> Result<Vec<Row>, Failure> {
+        self.spawn(request, false).await
+    }
+
+    /// Sends a renewal, which waits for no other request.
+    pub(crate) async fn renew(self: &Arc<Self>, request: Request) -> Result<Vec<Row>, Failure> {
+        self.spawn(request, true).await
+    }
+
+    async fn spawn(
+        self: &Arc<Self>,
+        request: Request,
+        is_renewal: bool,
+    ) -> Result<Vec<Row>, Failure> {
         let pool = self.clone();
-        let task = self.runtime.spawn(async move { pool.run(&request).await });
-        task.await.unwrap_or_else(|_| Err(Failure::new(Ambiguous, "the runtime in which it was connected has ended")))
+        let here = self.here()?;
+        let task = here
+            .runtime
+            .clone()
+            .spawn(async move { here.run(&pool, &request, is_renewal).await });
+        task.await
+            .unwrap_or_else(|_| Err(Failure::new(Ambiguous, "the runtime ends")))
     }
 
-    async fn run(&self, request: &Request) -> Result<Vec<Row>, Failure> {
-        let slot = timeout(self.limit, self.slots.acquire()).await;
-        let _slot = match slot {
-            Ok(Ok(slot)) => slot,
-            Ok(Err(_)) => return Err(Failure::closed()),
-            Err(_) => return Err(Failure::new(Unavailable, "all connections of this client wait for answers")),
-        };
-        // What was good at first is wrong for a while: a file that is being replaced.
-        let link = self.link().await.map_err(|failure| failure.instead_of(Invalid, Unavailable))?;
-        let mut answer = if request.is_frequent && self.is_direct.load(Ordering::Acquire) {
-            link.ask_again(request, self.limit).await
-        } else {
-            link.ask(request, self.limit).await
-        };
-        if answer.as_ref().is_err_and(|failure| failure.unprepared) {
-            // Somebody was put between. Nothing was executed.
-            self.is_direct.store(false, Ordering::Release);
-            answer = link.ask(request, self.limit).await;
+    /// The connections of this runtime. Those of runtimes that have ended are forgotten.
+    fn here(self: &Arc<Self>) -> Result<Arc<InRuntime>, Failure> {
+        let none = |_| Failure::new(Unavailable, "no tokio runtime is running here");
+        let runtime = Handle::try_current().map_err(none)?;
+        let mut each = locked(&self.each);
+        let known = each.iter().find(|home| home.runtime.id() == runtime.id());
+        if let Some(known) = known {
+            return Ok(known.clone());
         }
-        if answer.as_ref().is_err_and(|failure| failure.broken) {
-            link.cut();
-            self.interrupted();
-        } else if !self.closed.load(Ordering::Acquire) {
-            let mut idle = locked(&self.idle);
-            idle.retain(|link| link.idle() < IDLE);
-            idle.push(link);
+        if self.is_closed() {
+            return Err(Failure::closed());
         }
-        answer
+        let unused: Vec<_> = each.extract_if(.., |home| home.is_unused()).collect();
+        let here = Arc::new(InRuntime {
+            pool: Arc::downgrade(self),
+            runtime,
+            connections: Mutex::default(),
+            verbs: Semaphore::new(self.most),
+            renewals: Semaphore::new(RENEWALS),
+        });
+        each.push(here.clone());
+        drop(each);
+        drop(unused);
+        Ok(here)
     }
 
-    /// A connection that is not in use, or a new one.
-    pub(crate) async fn link(&self) -> Result<Link, Failure> {
-        loop {
-            let Some(link) = locked(&self.idle).pop() else { break };
-            if link.is_open() {
-                return Ok(link);
-            }
-            self.interrupted();
+    /// Returns a connection that is not in use, or a new one, or else the next one that is given
+    /// back.
+    pub(crate) async fn take(self: &Arc<Self>) -> Result<Taken, Failure> {
+        self.here()?.take_for(self, false).await
+    }
+
+    /// Waits until the server refuses the only connection. The caller then closes its own
+    /// connection to the server, if it can spare it.
+    pub(crate) async fn needs_a_connection(&self) {
+        self.needy.notified().await;
+    }
+
+    /// Closes the connections that no request uses, in all runtimes.
+    fn close_idle(&self) {
+        let each = locked(&self.each).clone();
+        for home in each {
+            let idle = std::mem::take(&mut locked(&home.connections).idle);
+            drop(idle);
         }
-        let opened = Link::open(&self.server, self.limit, &self.runtime).await;
-        opened.map(|(link, _)| link).map_err(|e| Failure::of(&e))
     }
 
-    /// From now on statements may be prepared: what this connects to is the server itself, or as good.
-    pub(crate) fn set_direct(&self) {
-        self.is_direct.store(true, Ordering::Release);
-    }
-
-    /// Gives back what was taken by `link`.
-    pub(crate) fn keep(&self, link: Link) {
-        locked(&self.idle).push(link);
-    }
-
-    /// A connection broke: the others may be dead as well, and the server may have lost its data.
-    fn interrupted(&self) {
-        let dead = std::mem::take(&mut *locked(&self.idle));
-        drop(dead);
-        self.notifier.interrupted(Moment::now());
-    }
-
-    /// Refuses requests from now on, and closes what is not in use.
+    /// Refuses requests from now on, and closes the idle connections.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        self.slots.close();
-        locked(&self.idle).clear();
+        for home in locked(&self.each).iter() {
+            home.verbs.close();
+            home.renewals.close();
+        }
+        self.close_idle();
     }
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+}
+
+impl InRuntime {
+    async fn run(
+        self: &Arc<Self>,
+        pool: &Pool,
+        request: &Request,
+        is_renewal: bool,
+    ) -> Result<Vec<Row>, Failure> {
+        let slots = if is_renewal {
+            &self.renewals
+        } else {
+            &self.verbs
+        };
+        let _slot = match timeout(pool.limit, slots.acquire()).await {
+            Ok(Ok(slot)) => slot,
+            Ok(Err(_)) => return Err(Failure::closed()),
+            Err(_) => {
+                return Err(Failure::new(
+                    Unavailable,
+                    "all connections of this client wait for answers",
+                ));
+            }
+        };
+        let link = self
+            .take_for(pool, is_renewal)
+            .await
+            .map_err(Failure::of_another_connection)?;
+        let isolates = pool.isolates.load(Ordering::Acquire);
+        let mut answer = if isolates {
+            link.ask_isolated(request, pool.limit).await
+        } else {
+            link.ask(request, pool.limit).await
+        };
+        if !isolates && answer.as_ref().is_err_and(|failure| failure.is_isolation) {
+            pool.isolates.store(true, Ordering::Release);
+            answer = link.ask_isolated(request, pool.limit).await;
+        }
+        if answer
+            .as_ref()
+            .is_ok_and(|rows| !request.is_answered_by(rows))
+        {
+            answer = Err(Failure::broken(
+                Ambiguous,
+                "the answer is to another request",
+            ));
+        }
+        if answer.as_ref().is_err_and(|failure| failure.broken) {
+            link.cut();
+        }
+        answer
+    }
+
+    async fn take_for(self: &Arc<Self>, pool: &Pool, is_renewal: bool) -> Result<Taken, Failure> {
+        loop {
+            let is_alone = is_renewal && fault("renewals-connect");
+            if let Some(link) = (!is_alone).then(|| self.idle()).flatten() {
+                return Ok(self.taken(link));
+            }
+            let Some(next) = self.queue(is_renewal) else {
+                match Link::open(&pool.server, pool.limit).await {
+                    Ok((link, _)) => {
+                        locked(&self.connections).in_use += 1;
+                        return Ok(self.taken(Arc::new(link)));
+                    }
+                    Err(e) if locked(&self.connections).are_none() => {
+                        pool.needy.notify_waiters();
+                        pool.close_idle();
+                        return Err(Failure::of(&e));
+                    }
+                    Err(_) => {
+                        locked(&self.connections).full_until = Some(Moment::now() + FULL);
+                        continue;
+                    }
+                }
+            };
+            match timeout(pool.limit, next).await {
+                Ok(Ok(taken)) => return Ok(taken),
+                // The last connection broke.
+                Ok(Err(_)) => {}
+                Err(_) => {
+                    let why =
+                        "the server takes no further connection, and those of this client are busy";
+                    return Err(Failure::new(Unavailable, why));
+                }
+            }
+        }
+    }
+
+    fn taken(self: &Arc<Self>, link: Arc<Link>) -> Taken {
+        Taken {
+            link,
+            home: self.clone(),
+            goes_back: true,
+        }
+    }
+
+    fn idle(&self) -> Option<Arc<Link>> {
+        let mut connections = locked(&self.connections);
+        let link = connections.idle.pop()?;
+        if link.is_open() {
+            connections.in_use += 1;
+            return Some(link);
+        }
+        drop(connections);
+        self.interrupted();
+        None
+    }
+
+    /// Queues for the next connection that is given back; `None` if another one may be opened.
+    fn queue(&self, is_renewal: bool) -> Option<oneshot::Receiver<Taken>> {
+        let mut connections = locked(&self.connections);
+        let is_full = connections
+            .full_until
+            .is_some_and(|until| Moment::now() < until);
+        if !is_full || connections.in_use == 0 {
+            return None;
+        }
+        let (sender, next) = oneshot::channel();
+        if is_renewal {
+            connections.waiting.push_front(sender);
+        } else {
+            connections.waiting.push_back(sender);
+        }
+        Some(next)
+    }
+
+    /// Gives a connection to the next request that waits for one, or puts it among the idle ones.
+    fn give_back(self: &Arc<Self>, link: &Arc<Link>) {
+        if !link.is_open() {
+            let mut connections = locked(&self.connections);
+            connections.in_use -= 1;
+            drop(connections);
+            return self.interrupted();
+        }
+        loop {
+            let mut connections = locked(&self.connections);
+            let Some(next) = connections.waiting.pop_front() else {
+                connections.in_use -= 1;
+                if !self.is_closed() {
+                    connections.idle.retain(|link| link.idle() < IDLE);
+                    connections.idle.push(link.clone());
+                }
+                return;
+            };
+            drop(connections);
+            let Err(mut refused) = next.send(self.taken(link.clone())) else {
+                return;
+            };
+            // That request has reached its limit and gone.
+            refused.goes_back = false;
+        }
+    }
+
+    /// Handles a broken connection: the idle ones may be dead as well, and the server may have lost
+    /// its data.
+    fn interrupted(&self) {
+        let mut connections = locked(&self.connections);
+        let dead = std::mem::take(&mut connections.idle);
+        if connections.in_use == 0 {
+            // No connection is left that could be given back.
+            connections.waiting.clear();
+        }
+        drop(connections);
+        drop(dead);
+        if let Some(pool) = self.pool.upgrade() {
+            pool.notifier.interrupted(Moment::now());
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.pool.upgrade().is_none_or(|pool| pool.is_closed())
+    }
+
+    /// Returns whether it has no connection, as after the end of its runtime.
+    fn is_unused(&self) -> bool {
+        let connections = locked(&self.connections);
+        connections.in_use == 0 && !connections.idle.iter().any(|link| link.is_open())
+    }
+}
+
+impl Connections {
+    fn are_none(&self) -> bool {
+        self.in_use == 0 && self.idle.is_empty()
+    }
+}
+
+impl Deref for Taken {
+    type Target = Link;
+
+    fn deref(&self) -> &Link {
+        &self.link
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if self.goes_back {
+            self.home.give_back(&self.link);
+        }
     }
 }
 

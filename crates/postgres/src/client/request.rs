@@ -1,10 +1,15 @@
-//! A statement and its parameters. They are typed here, so that it is one flight of messages and needs no prepared statement, which a
-//! pooler would lose. Where none stands between, those that are sent often are prepared all the same: the server then neither reads nor
-//! plans them again, which is a third of what it does for a claim.
+//! A statement and its parameters, with their types. A request is therefore one flight of messages,
+//! and needs no prepared statement: a prepared statement belongs to a session, and behind a pooler
+//! the next request may run in another session.
 
 use std::sync::Arc;
 
+use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
+
+use crate::scripts::ASKED;
+#[cfg(doc)]
+use crate::scripts::call;
 
 type Parameter = Box<dyn ToSql + Sync + Send>;
 
@@ -12,18 +17,38 @@ type Parameter = Box<dyn ToSql + Sync + Send>;
 pub(crate) struct Request {
     pub(crate) sql: Arc<str>,
     parameters: Vec<(Parameter, Type)>,
-    /// It may be prepared.
-    pub(crate) is_frequent: bool,
+    /// The text that each row of the answer has to repeat.
+    asked: Option<String>,
 }
 
 impl Request {
     pub(crate) fn new(sql: &Arc<str>) -> Request {
-        Request { sql: sql.clone(), parameters: Vec::new(), is_frequent: false }
+        Request {
+            sql: sql.clone(),
+            parameters: Vec::new(),
+            asked: None,
+        }
     }
 
-    /// One that is sent again and again.
-    pub(crate) fn frequent(sql: &Arc<str>) -> Request {
-        Request { is_frequent: true, ..Request::new(sql) }
+    /// Makes the answer repeat the schema and a number that no other request has, for the call of a
+    /// function [in this form](call). A client therefore never accepts the answer to another
+    /// request, not even from a faulty pooler.
+    pub(crate) fn asking(self, schema: &str) -> Request {
+        let number = format!("{:032x}", fastrand::u128(..));
+        let asked = format!("{schema} {number}");
+        Request {
+            asked: Some(asked),
+            ..self.text(&number)
+        }
+    }
+
+    /// Returns whether these rows answer this request.
+    pub(crate) fn is_answered_by(&self, rows: &[Row]) -> bool {
+        let says =
+            |row: &Row, asked: &str| row.try_get(ASKED).is_ok_and(|said: &str| said == asked);
+        self.asked
+            .as_deref()
+            .is_none_or(|asked| rows.iter().all(|row| says(row, asked)))
     }
 
     fn with(mut self, value: impl ToSql + Sync + Send + 'static, r#type: Type) -> Request {
@@ -75,17 +100,11 @@ impl Request {
         self.with(value.map(str::to_owned), Type::TEXT)
     }
 
-    /// As the client crate takes them.
+    /// The parameters in the form of the client crate.
     pub(crate) fn parameters(&self) -> Vec<(&(dyn ToSql + Sync), Type)> {
-        self.parameters.iter().map(|(value, r#type)| (&**value as &(dyn ToSql + Sync), r#type.clone())).collect()
-    }
-
-    /// The same where the statement is prepared.
-    pub(crate) fn values(&self) -> Vec<&(dyn ToSql + Sync)> {
-        self.parameters.iter().map(|(value, _)| &**value as &(dyn ToSql + Sync)).collect()
-    }
-
-    pub(crate) fn types(&self) -> Vec<Type> {
-        self.parameters.iter().map(|(_, r#type)| r#type.clone()).collect()
+        self.parameters
+            .iter()
+            .map(|(value, r#type)| (&**value as &(dyn ToSql + Sync), r#type.clone()))
+            .collect()
     }
 }

@@ -1,4 +1,5 @@
-//! A connection over TLS: the client crate asks the server for it, and what is shown and verified is ours.
+//! A connection over TLS: the client crate asks the server for it, and `leasehold-tls` shows and
+//! verifies the certificates.
 
 use std::error::Error as _;
 use std::io;
@@ -16,9 +17,9 @@ use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 use tokio_postgres::{Client, Config as Settings, Connection};
 use tokio_rustls::client::TlsStream as Rustls;
 
-use crate::error::Failure;
+use crate::error::{Failure, OfTls};
 
-/// Connects over TLS, or not at all. The files are read now.
+/// Connects over TLS, or not at all. The files are read at this time.
 pub(super) async fn connect(
     tls: &Tls,
     host: &Host,
@@ -27,16 +28,27 @@ pub(super) async fn connect(
 ) -> Result<(Client, Connection<TcpStream, Secure>)> {
     let client = tls.client().await.map_err(|e| in_our_words(&e))?;
     let why = Arc::new(Mutex::new(None));
-    let connector = Connector { client: client.clone(), host: host.clone(), why: why.clone() };
+    let connector = Connector {
+        client: client.clone(),
+        host: host.clone(),
+        why: why.clone(),
+    };
     settings.connect_raw(tcp, connector).await.map_err(|e| {
-        let cause = e.source().and_then(|cause| cause.downcast_ref::<io::Error>());
-        let is_tls = |e: &&io::Error| e.get_ref().is_some_and(|inner| inner.is::<tokio_rustls::rustls::Error>());
+        let cause = e
+            .source()
+            .and_then(|cause| cause.downcast_ref::<io::Error>());
+        let is_tls = |e: &&io::Error| {
+            e.get_ref()
+                .is_some_and(|inner| inner.is::<tokio_rustls::rustls::Error>())
+        };
         let why = match (locked(&why).take(), cause.filter(is_tls)) {
             (Some(why), _) => why,
-            // A server that refuses our certificate says so after the handshake.
+            // The server reports a refusal of the client's certificate after the handshake.
             (None, Some(said)) => client.explain((&host.name, host.port), said),
             (None, None) if e.to_string().contains("TLS") => {
-                let what = format!("{host} is no TLS port: `ssl` of that server is off, or no PostgreSQL is there");
+                let what = format!(
+                    "{host} is no TLS port: `ssl` of that server is off, or no PostgreSQL is there"
+                );
                 Error::new(ErrorKind::Unavailable, what)
             }
             (None, None) => return Failure::of_connecting(&e).into(),
@@ -45,13 +57,29 @@ pub(super) async fn connect(
     })
 }
 
-/// What the other stores call `ca`, `cert` and `key`.
+/// Replaces the names that the other stores use, `ca`, `cert` and `key`, by those of PostgreSQL. A
+/// URL of PostgreSQL has no parameter for another name of the server.
 fn in_our_words(why: &Error) -> Error {
-    let words = [("`ca`", "`sslrootcert`"), ("`cert`", "`sslcert`"), ("`key`", "`sslkey`")];
-    Error::new(why.kind(), words.iter().fold(why.to_string(), |text, (theirs, ours)| text.replace(theirs, ours)))
+    let words = [
+        ("`ca`", "`sslrootcert`"),
+        ("`cert`", "`sslcert`"),
+        ("`key`", "`sslkey`"),
+        (
+            "give it as `server_name`",
+            "give it in code (`Tls::server_name`)",
+        ),
+        (
+            "give `server_name`",
+            "give its name in code (`Tls::server_name`)",
+        ),
+    ];
+    let text = words.iter().fold(why.to_string(), |text, (theirs, ours)| {
+        text.replace(theirs, ours)
+    });
+    Error::new(why.kind(), text).with_source(OfTls)
 }
 
-/// Completes the handshake, and keeps why it failed.
+/// Completes the handshake, and keeps the error if it fails.
 struct Connector {
     client: TlsClient,
     host: Host,
@@ -66,10 +94,14 @@ impl TlsConnect<TcpStream> for Connector {
     fn connect(self, tcp: TcpStream) -> Self::Future {
         Box::pin(async move {
             let Connector { client, host, why } = self;
-            client.secure(&host.name, host.port, tcp).await.map(Secure).map_err(|e| {
-                *locked(&why) = Some(e);
-                io::Error::other("the TLS handshake failed")
-            })
+            client
+                .secure(&host.name, host.port, tcp)
+                .await
+                .map(Secure)
+                .map_err(|e| {
+                    *locked(&why) = Some(e);
+                    io::Error::other("the TLS handshake failed")
+                })
         })
     }
 }
@@ -78,7 +110,7 @@ impl TlsConnect<TcpStream> for Connector {
 pub(super) struct Secure(Rustls<TcpStream>);
 
 impl TlsStream for Secure {
-    /// The server is verified by its certificate already.
+    /// None is needed, since the server's certificate is verified.
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }
@@ -95,7 +127,11 @@ impl AsyncRead for Secure {
 }
 
 impl AsyncWrite for Secure {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(context, buffer)
     }
 

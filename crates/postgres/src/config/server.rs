@@ -1,14 +1,14 @@
-//! One database, as a URL names it: its hosts, its user, its TLS.
+//! One database as a URL names it: its hosts, its user and its TLS.
 
 use leasehold_core::support::{Address, Credentials, Host};
 use leasehold_core::{Error, ErrorKind, Result};
 #[cfg(feature = "tls")]
 use leasehold_tls::Tls;
 
-/// A database, and as whom it is used.
+/// A database, with the credentials and the TLS of its connections.
 #[derive(Clone, Default)]
 pub(crate) struct Server {
-    /// Tried in this order until one is no standby.
+    /// The hosts, tried in this order until one is no standby.
     pub(crate) hosts: Vec<Host>,
     pub(crate) database: String,
     user: Option<String>,
@@ -22,19 +22,27 @@ impl Server {
     pub(super) fn read(mut address: Address) -> Result<Server> {
         match address.take("target_session_attrs").as_deref() {
             None | Some("read-write" | "primary") => {}
-            Some(_) => return Err(invalid("target_session_attrs is read-write: locks are written")),
+            Some(_) => {
+                return Err(invalid(
+                    "target_session_attrs is read-write: locks are written",
+                ));
+            }
         }
         let files = ["sslrootcert", "sslcert", "sslkey"].map(|word| address.take(word));
         let secure = match address.take("sslmode").as_deref() {
             None | Some("disable") => false,
             Some("verify-full") => true,
             Some("allow" | "prefer" | "require" | "verify-ca") => {
-                return Err(invalid("sslmode is verify-full or disable: a server that is not verified may be any"));
+                return Err(invalid(
+                    "sslmode is verify-full or disable: a server that is not verified may be any",
+                ));
             }
             Some(_) => return Err(invalid("sslmode is verify-full or disable")),
         };
         if !secure && files.iter().any(Option::is_some) {
-            return Err(invalid("sslrootcert, sslcert and sslkey are for sslmode=verify-full"));
+            return Err(invalid(
+                "sslrootcert, sslcert and sslkey are for sslmode=verify-full",
+            ));
         }
         #[cfg(not(feature = "tls"))]
         if secure {
@@ -60,13 +68,20 @@ impl Server {
         })
     }
 
-    /// The same database, reached elsewhere.
+    /// The server for notifications: `place` is one or several hosts with the database of `self`,
+    /// or a whole URL. The user and TLS of `self` apply where `place` has none.
     pub(super) fn beside(&self, place: &str) -> Result<Server> {
         let mut there = if place.contains("://") {
             Server::read(address_of(place)?)?
         } else {
-            let hosts = place.split(',').map(|host| Host::parse(host, PORT)).collect::<Result<_>>()?;
-            Server { hosts, ..self.clone() }
+            let hosts = place
+                .split(',')
+                .map(|host| Host::parse(host, PORT))
+                .collect::<Result<_>>()?;
+            Server {
+                hosts,
+                ..self.clone()
+            }
         };
         if there.user.is_none() {
             (there.user, there.password) = (self.user.clone(), self.password.clone());
@@ -78,30 +93,45 @@ impl Server {
         Ok(there)
     }
 
-    /// As whom to connect now.
+    /// Returns the user and the password for a new connection.
     pub(crate) async fn user(&self) -> Result<(String, Option<String>)> {
         if let Some(credentials) = &self.credentials {
-            return credentials.ask().await.map(|(user, password)| (user, Some(password)));
+            return credentials
+                .ask()
+                .await
+                .map(|(user, password)| (user, Some(password)));
         }
-        let user =
-            self.user.clone().ok_or_else(|| invalid("a user is missing: postgres://user:password@host/database"));
+        let user = self
+            .user
+            .clone()
+            .ok_or_else(|| invalid("a user is missing: postgres://user:password@host/database"));
         user.map(|user| (user, self.password.clone()))
     }
 }
 
-/// PostgreSQL's.
+/// The port of PostgreSQL.
 const PORT: u16 = 5432;
 
-/// The URL, taken apart.
+/// Parses a URL into its parts.
 pub(super) fn address_of(url: &str) -> Result<Address> {
-    let scheme = if url.starts_with("postgresql:") { "postgresql" } else { "postgres" };
-    Address::parse(url, scheme, PORT)
+    let scheme = if url.starts_with("postgresql:") {
+        "postgresql"
+    } else {
+        "postgres"
+    };
+    Address::parse_with_user(url, scheme, PORT)
 }
 
 #[cfg(feature = "tls")]
 fn tls_of([ca, cert, key]: [Option<String>; 3]) -> Result<Tls> {
-    if [&ca, &cert, &key].into_iter().flatten().any(String::is_empty) {
-        return Err(invalid("sslrootcert, sslcert and sslkey are paths of files"));
+    if [&ca, &cert, &key]
+        .into_iter()
+        .flatten()
+        .any(String::is_empty)
+    {
+        return Err(invalid(
+            "sslrootcert, sslcert and sslkey are paths of files",
+        ));
     }
     let tls = match ca.as_deref() {
         None | Some("system") => Tls::new(),
@@ -110,8 +140,12 @@ fn tls_of([ca, cert, key]: [Option<String>; 3]) -> Result<Tls> {
     match (cert, key) {
         (Some(cert), Some(key)) => Ok(tls.client_files(cert, key)),
         (None, None) => Ok(tls),
-        (Some(_), None) => Err(invalid("sslcert without sslkey: a client certificate needs both")),
-        (None, Some(_)) => Err(invalid("sslkey without sslcert: a client certificate needs both")),
+        (Some(_), None) => Err(invalid(
+            "sslcert without sslkey: a client certificate needs both",
+        )),
+        (None, Some(_)) => Err(invalid(
+            "sslkey without sslcert: a client certificate needs both",
+        )),
     }
 }
 

@@ -1,11 +1,4 @@
--- Everything that the store keeps. Columns are only ever added: clients of several versions use one schema.
--- It may have been made by somebody with more rights.
-DO $$ BEGIN
-    IF to_regnamespace('leasehold') IS NULL THEN
-        CREATE SCHEMA leasehold;
-    END IF;
-END $$;
-SET LOCAL search_path = leasehold, pg_temp;
+-- Everything that the store keeps. Columns are only ever added, in `columns.sql`: clients of several versions use one schema.
 
 -- One row for each name in use. `seq`: the last place given. `head`: no place stands below it, so that a search begins there and not
 -- among what was deleted. `size`: how many places there are. `token`: the last one given. Half of a minute after its last use a row
@@ -40,8 +33,6 @@ CREATE TABLE IF NOT EXISTS leasehold.place (
     until timestamptz NOT NULL,
     sent bigint NOT NULL,
     said bigint NOT NULL,
-    parted boolean NOT NULL DEFAULT false,
-    floor bigint,
     PRIMARY KEY (name, seq)
 ) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.05, vacuum_truncate = off);
 
@@ -53,13 +44,14 @@ CREATE TABLE IF NOT EXISTS leasehold.observer (
     PRIMARY KEY (name, client)
 );
 
--- One row. `floor`: the greatest token of the names that were swept away. `swept`: when the last sweep began.
+-- One row, from the first sweep on. `floor`: the greatest token of the names that were swept away. `swept`: when the last sweep began.
 CREATE TABLE IF NOT EXISTS leasehold.meta (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     floor bigint NOT NULL DEFAULT 0,
     swept timestamptz NOT NULL DEFAULT '-infinity'
 );
-INSERT INTO leasehold.meta DEFAULT VALUES ON CONFLICT DO NOTHING;
 
 -- The latest version of the verbs that is installed.
-CREATE OR REPLACE FUNCTION leasehold.protocol() RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT 1';
+CREATE OR REPLACE FUNCTION leasehold.protocol() RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT $PROTOCOL';
+-- Which revision of all of this is installed: it rises with each correction.
+CREATE OR REPLACE FUNCTION leasehold.revision() RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT $REVISION';

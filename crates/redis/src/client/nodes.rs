@@ -1,14 +1,17 @@
-//! The servers behind a store: one, or the nodes of a Cluster. What verbs do is the same on both.
+//! The servers behind a store: one, or the nodes of a Cluster. The verbs do not distinguish the
+//! two.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::Subscription;
+use crate::link::{
+    Call, Cluster, Connection, Inbox, Names, Needs, check, fence_of, run_all, slot_of, walk,
+    warnings,
+};
+use leasehold_core::backend::Subscription;
 use leasehold_core::{Error, ErrorKind, Name, Result};
-use leasehold_redis_client::{Call, Cluster, Connection, Inbox, Names, run_all, slot_of, walk, warnings};
 use redis::Value;
 
 use crate::config::Config;
@@ -20,10 +23,12 @@ pub(crate) enum Nodes {
 }
 
 impl Nodes {
-    /// Connects as the configuration says, and asks each server whether it may forget a lock.
+    /// Connects according to the configuration. Returns also the warnings of servers that may
+    /// forget a lock.
     pub(crate) async fn connect(config: &Config, inbox: &Inbox) -> Result<(Nodes, Vec<String>)> {
         let Some(cluster) = &config.cluster else {
-            let connection = Connection::new(config.server.clone(), config.timeout, Duration::ZERO, inbox)?;
+            let connection =
+                Connection::new(config.server.clone(), config.timeout, Duration::ZERO, inbox)?;
             connection.connect().await?;
             let warnings = warnings(&connection).await;
             return Ok((Nodes::One(connection), warnings));
@@ -34,7 +39,13 @@ impl Nodes {
                 "min_replicas is for one primary, and not for a Redis Cluster",
             ));
         }
-        let cluster = Cluster::connect(config.seeds(cluster), config.timeout, inbox, cluster.reach.clone()).await?;
+        let cluster = Cluster::connect(
+            config.seeds(cluster),
+            config.timeout,
+            inbox,
+            cluster.reach.clone(),
+        )
+        .await?;
         let mut all = Vec::new();
         for connection in cluster.connections() {
             let told = warnings(&connection).await.into_iter();
@@ -42,12 +53,30 @@ impl Nodes {
         }
         match cluster.unserved() {
             0 => {}
-            n => all.push(format!("{n} slots of the Redis Cluster are served by no node: names in them have no locks")),
+            n => all.push(format!(
+                "{n} slots of the Redis Cluster are served by no node: names in them have no locks"
+            )),
         }
         Ok((Nodes::Many(cluster), all))
     }
 
-    /// Runs a script where this lock is. `call` makes it for each connection that it is tried over.
+    /// Refuses servers that can never do what the store needs, and users without the rights.
+    /// `fence` is the key of the tokens on one server.
+    pub(crate) async fn check(&self, needs: &Needs, fence: &str, names: &Names) -> Result<()> {
+        let absent = names.absent();
+        match self {
+            Nodes::One(connection) => check(connection, needs, fence, &absent).await,
+            Nodes::Many(cluster) => {
+                for connection in cluster.connections() {
+                    check(&connection, needs, &fence_of(0), &absent).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Runs a script at the server of this lock. `call` builds the call for each connection over
+    /// which it is tried.
     pub(crate) async fn run(
         &self,
         lock: impl FnOnce() -> String,
@@ -55,12 +84,12 @@ impl Nodes {
     ) -> Result<Value> {
         match self {
             Nodes::One(connection) => call(connection)?.run(connection).await,
-            // Boxed: it is larger, and its space would be that of each call.
+            // Boxed: it is larger, and unboxed it would enlarge every call's future.
             Nodes::Many(cluster) => Box::pin(cluster.run(slot_of(&lock()), call)).await,
         }
     }
 
-    /// Runs these calls, each where its lock is.
+    /// Runs these calls, each at the server of its lock.
     pub(crate) async fn run_all(&self, calls: Vec<(Call, String)>) -> Vec<Result<Value>> {
         match self {
             Nodes::One(connection) => {
@@ -68,33 +97,20 @@ impl Nodes {
                 run_all(connection, &calls).await
             }
             Nodes::Many(cluster) => {
-                let calls: Vec<_> = calls.into_iter().map(|(call, lock)| (slot_of(&lock), call)).collect();
+                let calls: Vec<_> = calls
+                    .into_iter()
+                    .map(|(call, lock)| (slot_of(&lock), call))
+                    .collect();
                 cluster.run_all(&calls).await
             }
         }
     }
 
-    /// Which server this lock is at now.
+    /// The server that has this lock now.
     pub(crate) fn server_of(&self, lock: &str) -> Result<Arc<str>> {
         match self {
             Nodes::One(connection) => connection.server(),
             Nodes::Many(cluster) => cluster.server(slot_of(lock)),
-        }
-    }
-
-    /// The channel in which a claim of this lock is told that it is granted.
-    pub(crate) fn channel<'a>(&self, lock: impl FnOnce() -> String, inbox: &'a Inbox) -> Cow<'a, str> {
-        let own = Cow::Borrowed(&*inbox.channel);
-        match self {
-            Nodes::One(_) => own,
-            Nodes::Many(cluster) => cluster.channel(slot_of(&lock())).map_or(own, Cow::Owned),
-        }
-    }
-
-    /// A claim of this lock waits.
-    pub(crate) fn waits(&self, lock: impl FnOnce() -> String) {
-        if let Nodes::Many(cluster) = self {
-            cluster.waits(slot_of(&lock()));
         }
     }
 
@@ -108,11 +124,14 @@ impl Nodes {
     pub(crate) fn observe(&self, name: &Name, names: &Names) -> Subscription {
         match self {
             Nodes::One(connection) => connection.observe(name, names.channel(name)),
-            Nodes::Many(cluster) => cluster.observe(slot_of(&names.lock(name)), name, names.channel(name)),
+            Nodes::Many(cluster) => {
+                cluster.observe(slot_of(&names.lock(name)), name, names.channel(name))
+            }
         }
     }
 
-    /// The names that a walk over all keys of all nodes finds. One that moves meanwhile may be missed.
+    /// The names that a walk over all keys of all nodes finds. A name that moves meanwhile may be
+    /// missed.
     pub(crate) async fn list(
         &self,
         names: &Names,

@@ -1,53 +1,129 @@
-//! The wait for replicas, of the option `min_replicas`.
+//! The wait for replicas with the option `min_replicas`.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::link::{Connection, Inbox, junk};
+use leasehold_core::support::locked;
 use leasehold_core::{Error, ErrorKind, Result};
-use leasehold_redis_client::{Connection, Inbox, junk};
-use redis::{Value, pipe};
+use redis::{Pipeline, Value, from_redis_value};
 
 use crate::config::Config;
 
-/// Asks for acknowledgements, on a connection of its own, since `WAIT` blocks what comes behind it.
+/// Asks for acknowledgements. It has a connection of its own, since `WAIT` blocks later requests.
 pub(crate) struct Replicas {
     pub(crate) connection: Connection,
     least: u32,
     within: Duration,
+    /// The id of the server's history when it was last asked for.
+    history: Mutex<Option<Arc<str>>>,
+}
+
+/// The state before a claim was sent, to compare when the claim is acknowledged.
+pub(crate) struct Baseline {
+    /// The number of the connection.
+    nth: u64,
+    /// The id of the server's history; `None` if the user may not ask for it (`INFO`).
+    history: Option<Arc<str>>,
 }
 
 impl Replicas {
     pub(crate) async fn open(config: &Config) -> Result<Option<Replicas>> {
-        let Some((least, within)) = config.min_replicas else { return Ok(None) };
-        let (server, inbox) = (config.server.clone(), Inbox::new(false));
+        let Some((least, within)) = config.min_replicas else {
+            return Ok(None);
+        };
+        let server = config.server.clone();
+        let inbox = Inbox::new(false);
         let connection = Connection::new(server, config.timeout, within, &inbox)?;
         connection.connect().await?;
-        Ok(Some(Replicas { connection, least, within }))
-    }
-
-    /// The number of the connection on which to ask for what is sent from now on.
-    pub(crate) fn nth(&self) -> Result<u64> {
-        self.connection.nth()
-    }
-
-    /// Returns when enough of them have what was written before this call by the server at this address. It has to be the server that
-    /// this connection has led to since before the claim was sent: another one, or the same after a restart, knows nothing of the claim
-    /// and acknowledges what it has. Fewer are [`ErrorKind::Ambiguous`]: the claim is there, and core asks again or withdraws it.
-    pub(crate) async fn acknowledge(&self, nth: u64, written_at: &str) -> Result<()> {
-        let ambiguous = |e: &Error| Error::new(ErrorKind::Ambiguous, format!("whether replicas have the claim: {e}"));
-        if self.connection.leads_to(nth).map_err(|e| ambiguous(&e))? != written_at {
-            let what = "the replicas of another server would be asked: a failover is under way";
-            return Err(ambiguous(&Error::new(ErrorKind::Unavailable, what)));
+        let mut questions = Pipeline::new();
+        questions.cmd("WAIT").arg(0).arg(0);
+        questions.cmd("INFO").arg("replication");
+        let answers = connection.send(&questions).await?;
+        let Ok([may, history]) = <[Value; 2]>::try_from(answers) else {
+            return Err(junk("WAIT"));
+        };
+        // A missing right is reported now: when replicas are first waited for, a claim is stored
+        // already.
+        if let Err(e) = connection.refusal(may)
+            && matches!(e.kind(), ErrorKind::Denied | ErrorKind::Unsupported)
+        {
+            return Err(e);
         }
-        // WAIT counts what was written before this client's latest command, by whichever client: so there is one.
-        let mut wait = pipe();
-        wait.cmd("PING").cmd("WAIT").arg(self.least).arg(self.within.as_millis() as u64);
-        let answers = self.connection.send_over(nth, &wait).await.map_err(|e| ambiguous(&e))?;
-        let answer = answers.into_iter().next_back().unwrap_or_default();
-        let Value::Int(heard) = self.connection.refusal(answer)? else { return Err(junk("WAIT")) };
+        Ok(Some(Replicas {
+            connection,
+            least,
+            within,
+            history: Mutex::new(id_of(history)),
+        }))
+    }
+
+    /// The state, to be taken before a claim is sent.
+    pub(crate) fn before(&self) -> Result<Baseline> {
+        Ok(Baseline {
+            nth: self.connection.nth()?,
+            history: locked(&self.history).clone(),
+        })
+    }
+
+    /// Returns once enough replicas have the writes that the server at this address made before
+    /// this call. It has to be the server that this connection has led to since before the claim
+    /// was sent: another server, or this one after a restart, knows nothing of the claim and
+    /// acknowledges the data that it has. It also has to have been the primary all the time: a
+    /// server that was a replica in between may have lost the claim, and each promotion gives the
+    /// server's history another id. With too few replicas the error is [`ErrorKind::Ambiguous`]:
+    /// the claim is stored, and core asks again or withdraws it.
+    pub(crate) async fn acknowledge(&self, before: Baseline, written_at: &str) -> Result<()> {
+        let ambiguous = |e: &Error| {
+            Error::new(
+                ErrorKind::Ambiguous,
+                format!("whether replicas have the claim: {e}"),
+            )
+        };
+        let unavailable = |what| ambiguous(&Error::new(ErrorKind::Unavailable, what));
+        let leads_to = self.connection.leads_to(before.nth);
+        if leads_to.map_err(|e| ambiguous(&e))? != written_at {
+            let what = "the replicas of another server would be asked: a failover is under way";
+            return Err(unavailable(what));
+        }
+        // `WAIT` covers the writes of all clients before this client's latest command, which is the
+        // `PING`.
+        let mut wait = Pipeline::new();
+        wait.cmd("PING")
+            .cmd("WAIT")
+            .arg(self.least)
+            .arg(self.within.as_millis() as u64)
+            .cmd("INFO")
+            .arg("replication");
+        let answers = self.connection.send_over(before.nth, &wait).await;
+        let answers = answers.map_err(|e| ambiguous(&e))?;
+        let Ok([_, heard, now]) = <[Value; 3]>::try_from(answers) else {
+            return Err(junk("WAIT"));
+        };
+        let now = id_of(now);
+        locked(&self.history).clone_from(&now);
+        if now != before.history {
+            let what =
+                "the server was a replica meanwhile, and may have lost it: a failover is under way";
+            return Err(unavailable(what));
+        }
+        let Value::Int(heard) = self.connection.refusal(heard)? else {
+            return Err(junk("WAIT"));
+        };
         if heard >= i64::from(self.least) {
             return Ok(());
         }
-        let what = format!("{heard} of at least {} replicas acknowledged the claim in time", self.least);
+        let what = format!(
+            "{heard} of at least {} replicas acknowledged the claim in time",
+            self.least
+        );
         Err(Error::new(ErrorKind::Ambiguous, what))
     }
+}
+
+/// The id of the server's history, from its answer about replication.
+fn id_of(answer: Value) -> Option<Arc<str>> {
+    let text = from_redis_value::<String>(answer.extract_error().ok()?).ok()?;
+    let id = |line: &str| line.strip_prefix("master_replid:").map(Arc::from);
+    text.lines().find_map(id)
 }

@@ -1,13 +1,12 @@
 -- Takes or keeps a place, in one step.
--- ARGV: id, ttl, turns, the server's clock in microseconds as the client guesses it, `kind n of ttl turns attempt since channel label`
--- with what the client guesses; `tries` if it only tries, or `waits`; and the floor, with 0 as the clock.
--- Answers `granted token turns`, and the server's clock in microseconds if the fence was raised (the fast path: the token alone);
--- `differ of` if the queue has another number of permits; `waiting` (to a newcomer that only tries: `busy`) and what is in the
--- way; or `more`, and it counts once it is called again.
+-- ARGV: id, ttl, turns, and the record without its flag, id, token and since, in two parts: `kind n of ttl turns attempt` and
+-- `channel label`; `tries` if it only tries, or `waits`; and the floor, if there is one.
+-- Answers `granted token turns` (the fast path: the token alone); `differ of` if the queue has another number of permits; `waiting` (to
+-- a newcomer that only tries: `busy`) and what is in the way; or `more`, and it counts once it is called again.
 local before, waits = admit_waiters(), tries ~= 'tries'
 floor = tonumber(floor or 0)
-local asked, e = read('-' .. id .. ' 0 ' .. record), mine()
-asked.deadline, asked.since, asked.floor = now + ttl, now, floor
+local asked, e = read('-' .. id .. ' 0 ' .. terms .. ' ' .. now .. ' ' .. who), mine()
+asked.deadline, asked.floor = now + ttl, floor
 if exhausted then
   commit()
   return 'more'

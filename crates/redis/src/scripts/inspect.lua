@@ -1,8 +1,11 @@
 -- The holders and the waiters, without their ids.
 -- ARGV: for an observer, for how many milliseconds what changes is to be published.
--- Answers a list: `foreign` if another tool holds it, then `token since kind n of label` for each of ours in the order of the
+-- Answers a list: `foreign hash left value` if another tool holds it (left: -1 for ever; the value is cut), then `token since kind n of label` for each of ours in the order of the
 -- queue, with token 0 for waiters; or `more`.
-local observes, answer = ARGV[1], { foreign and 'foreign' or nil }
+local observes, answer = ARGV[1], {}
+if foreign then
+  answer[1] = table.concat({ 'foreign', redis.sha1hex(found), int(call('PTTL', LOCK)), string.sub(found, 1, 64) }, ' ')
+end
 admit_waiters()
 if observes then
   if call('PEXPIRE', OBSERVED, observes) == 0 then call('SET', OBSERVED, '', 'PX', observes) end

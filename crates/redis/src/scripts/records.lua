@@ -1,8 +1,6 @@
 -- How a record is read and written, and what a grant gives it.
 local beside = '{' .. LOCK .. '}:'
 local QUEUE, OBSERVED, SHARERS, RECORDS = beside .. 'l', beside .. 'o', beside .. 's', beside .. 'r'
--- The server's clock, if the fence was raised.
-local raised = ''
 
 -- Numbers that are not calculated with stay texts: arithmetic converts them, and formatting one is slow.
 local function read(record)
@@ -24,7 +22,7 @@ local function number(e, exactly)
   local last = tonumber(redis.pcall('GET', FENCE))
   if not (last and last < 9e15) then last = micros - 1 end
   local floor, held = e.floor or 0, e.token > 0
-  e.token, raised = exactly or math.max(last + 1, floor > 0 and floor or micros), ' ' .. int(micros)
+  e.token = exactly or math.max(last + 1, floor > 0 and floor or micros)
   if not held then
     if e.token - micros > BLOCKS then e.turns = 1 end
     e.since = now
@@ -33,17 +31,9 @@ local function number(e, exactly)
   call('SET', FENCE, int(last), 'EX', 7200 + math.max(0, math.ceil((last - micros) / 1000000)))
 end
 
--- The client's own channel, which each server knows. A channel may also be `own:{tag}`, of the lock's slot in a Cluster.
-local function own(channel)
-  return string.match(channel, '^(.*):{') or channel
+-- Tells a waiter that it holds, or that it should ask again.
+local function notify(e)
+  call('PUBLISH', e.channel, e.token == 0 and 'again ' .. e.id or
+    table.concat({ 'granted', e.id, int(e.token), e.turns, e.attempt, e.ttl, LOCK }, ' '))
 end
 
--- Tells a waiter that it holds, or that it should ask again: in a channel of the slot, which the slot's nodes carry alone. Unless nobody
--- hears that here: a node that has just been promoted is not known to all, and some servers and users have no such channels.
-local function notify(e)
-  local text = e.token == 0 and 'again ' .. e.id or
-    table.concat({ 'granted', e.id, int(e.token), e.turns, e.attempt, e.ttl, LOCK }, ' ')
-  local channel = own(e.channel)
-  local heard = channel ~= e.channel and redis.pcall('SPUBLISH', e.channel, text)
-  if not heard or heard == 0 or type(heard) == 'table' then call('PUBLISH', channel, text) end
-end

@@ -1,10 +1,11 @@
-//! What a message is about, as the store uses it: so that a fault can be aimed at one.
+//! The subject of a message, by the way in which the store uses messages, so that a fault can be
+//! aimed at one.
 
 use prost::Message;
 
 use crate::etcd::messages::{Request, TxnRequest};
 
-/// What a message is about.
+/// The subject of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum About {
     Claim,
@@ -15,11 +16,14 @@ pub(crate) enum About {
     Watch,
 }
 
-/// What a message of a call with this path is about, as the store uses them.
+/// Returns the subject of a message of a call with this path, by the way in which the store uses
+/// it.
 pub(crate) fn about(path: &str, message: &[u8]) -> About {
     let writes = |is: fn(&Request) -> bool| {
         let txn = TxnRequest::decode(message).unwrap_or_default();
-        txn.then.iter().any(|op| op.request.as_ref().is_some_and(is))
+        txn.then
+            .iter()
+            .any(|op| op.request.as_ref().is_some_and(is))
     };
     match path.rsplit('/').next().unwrap_or_default() {
         "Watch" => About::Watch,

@@ -1,4 +1,5 @@
-//! The client's end of calls: a channel of etcd-client over the streams of a world, or over any others.
+//! The client's end of calls: a channel of etcd-client over the streams of a world, or over any
+//! others.
 
 use std::io;
 use std::sync::Arc;
@@ -18,10 +19,11 @@ use tower::util::BoxCloneSyncService;
 
 use crate::etcd::wire::{Kind, frame, next_frame};
 
-/// How a connection is made.
+/// Makes a connection.
 pub(crate) type Dial = Arc<dyn Fn() -> io::Result<Box<dyn Stream>> + Send + Sync>;
 
-/// A call that goes on is pinged so often, and given up if no answer comes for so long: as the store asks for.
+/// The interval at which a long call is pinged, and the time after which it is given up if no
+/// answer comes: the values that the store asks for.
 const PING: Duration = Duration::from_secs(6);
 const PONG: Duration = Duration::from_secs(1);
 
@@ -41,7 +43,8 @@ pub(crate) fn channel(dial: Dial) -> Channel {
 
 async fn call(dial: &Dial, request: http::Request<Body>) -> Result<http::Response<Body>, Status> {
     let mut socket = dial().map_err(|e| Status::unavailable(format!("connect error: {e}")))?;
-    let (path, body) = (request.uri().path().to_owned(), request.into_body());
+    let path = request.uri().path().to_owned();
+    let body = request.into_body();
     let (to, mut pieces) = unbounded_channel();
     if path.ends_with("/Watch") || path.ends_with("/LeaseKeepAlive") {
         tokio::spawn(async move { carry(&mut socket, &path, body, &to, true).await });
@@ -50,7 +53,10 @@ async fn call(dial: &Dial, request: http::Request<Body>) -> Result<http::Respons
         drop(to);
     }
     // The header comes with the first message.
-    let first = pieces.recv().await.unwrap_or_else(|| Err(broken("the call has ended")))?;
+    let first = pieces
+        .recv()
+        .await
+        .unwrap_or_else(|| Err(broken("the call has ended")))?;
     let rest = futures_util::stream::unfold((Some(Ok(first)), pieces), next);
     Ok(http::Response::new(Body::new(StreamBody::new(rest))))
 }
@@ -58,7 +64,11 @@ async fn call(dial: &Dial, request: http::Request<Body>) -> Result<http::Respons
 type Rest = (Option<Piece>, UnboundedReceiver<Piece>);
 
 async fn next((first, mut pieces): Rest) -> Option<(Piece, Rest)> {
-    let piece = if first.is_some() { first } else { pieces.recv().await };
+    let piece = if first.is_some() {
+        first
+    } else {
+        pieces.recv().await
+    };
     piece.map(|piece| (piece, (None, pieces)))
 }
 
@@ -66,9 +76,17 @@ fn broken(why: impl std::fmt::Display) -> Status {
     Status::unknown(format!("connection broken: {why}"))
 }
 
-/// Carries a call to its end, which it says, or until nobody wants to hear of it.
-async fn carry(socket: &mut Box<dyn Stream>, path: &str, mut body: Body, to: &UnboundedSender<Piece>, goes_on: bool) {
-    let (mut asks, mut received, mut pinged) = (true, Vec::new(), None);
+/// Carries a call to its end and reports that end, or stops when nobody reads the answers any more.
+async fn carry(
+    socket: &mut Box<dyn Stream>,
+    path: &str,
+    mut body: Body,
+    to: &UnboundedSender<Piece>,
+    goes_on: bool,
+) {
+    let mut asks = true;
+    let mut received = Vec::new();
+    let mut pinged = None;
     let mut ping_at = Instant::now() + PING;
     let mut path = Some(frame(Kind::Path, path.as_bytes()));
     let end = loop {
@@ -84,7 +102,7 @@ async fn carry(socket: &mut Box<dyn Stream>, path: &str, mut body: Body, to: &Un
                 let piece = piece.and_then(|piece| piece.ok()?.into_data().ok());
                 asks = piece.is_some();
                 let sent = piece.map_or_else(|| frame(Kind::End, &[]), |bytes| frame(Kind::Messages, &bytes));
-                // The first message goes with the path.
+                // The path goes with the first message.
                 let sent = [path.take().unwrap_or_default(), sent].concat();
                 if let Err(e) = socket.write_all(&sent).await {
                     break Err(broken(e));
@@ -117,7 +135,7 @@ async fn carry(socket: &mut Box<dyn Stream>, path: &str, mut body: Body, to: &Un
     drop(to.send(end));
 }
 
-/// The end of a call that went well; one that did not.
+/// The trailers with the status of a call that has ended.
 fn trailers(status: &Status) -> Piece {
     let mut headers = http::HeaderMap::new();
     status.add_header(&mut headers)?;
@@ -126,5 +144,8 @@ fn trailers(status: &Status) -> Piece {
 
 fn status(payload: &[u8]) -> Status {
     let (code, message) = payload.split_first().unwrap_or((&2, &[]));
-    Status::new(Code::from_i32(i32::from(*code)), String::from_utf8_lossy(message))
+    Status::new(
+        Code::from_i32(i32::from(*code)),
+        String::from_utf8_lossy(message),
+    )
 }

@@ -1,4 +1,5 @@
-//! The server in memory as it is, in real time and without a network: so it is compared with a real one, and used by the suite.
+//! The server in memory, in real time and without a network. It is compared with a real server in
+//! this form, and used by the suite.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use etcd_client::{Client, Error};
-use leasehold_core::seam::Moment;
+use leasehold_core::backend::Moment;
 use leasehold_core::support::{Stream, locked};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex, split};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -17,9 +18,9 @@ use tokio::time::sleep;
 use crate::etcd::channel::channel;
 use crate::etcd::server::Etcd;
 
-/// How often it looks for leases that are over.
+/// The interval at which the server looks for leases that are over.
 const TICK: Duration = Duration::from_millis(20);
-/// How much a connection carries before its sender waits.
+/// The number of bytes that a connection carries before its sender waits.
 const ROOM: usize = 1 << 20;
 
 /// An etcd server in memory, which answers at once.
@@ -36,15 +37,15 @@ struct Inner {
     server: Mutex<Etcd>,
     to: Mutex<BTreeMap<u64, UnboundedSender<Vec<u8>>>>,
     made: AtomicU64,
-    /// All connections that are there end when this changes.
+    /// A change of this value ends all existing connections.
     restarts: watch::Sender<u64>,
 }
 
-/// The way of a client to it.
+/// The way of a client to the server.
 #[derive(Clone, Default, Debug)]
 pub struct Way(Arc<watch::Sender<Passes>>);
 
-/// What passes.
+/// The restrictions of a way.
 #[derive(Clone, Copy, Default, Debug)]
 struct Passes {
     holds_requests: bool,
@@ -53,18 +54,30 @@ struct Passes {
 }
 
 impl Way {
-    /// Whether requests are held back, whether replies are, and whether connections are ended and refused.
+    /// Sets whether requests are held back, whether replies are, and whether connections are ended
+    /// and refused.
     pub fn set(&self, holds_requests: bool, holds_replies: bool, refuses: bool) {
-        self.0.send_replace(Passes { holds_requests, holds_replies, refuses });
+        self.0.send_replace(Passes {
+            holds_requests,
+            holds_replies,
+            refuses,
+        });
     }
 }
 
 impl Direct {
-    /// Starts one, whose leases are looked after in this runtime.
+    /// Starts a server. A task of this runtime ends its leases.
     #[must_use]
     pub fn start() -> Direct {
-        let (server, to, made) = (Mutex::new(Etcd::new(7)), Mutex::default(), AtomicU64::default());
-        let direct = Direct(Arc::new(Inner { server, to, made, restarts: watch::Sender::new(0) }));
+        let server = Mutex::new(Etcd::new(7));
+        let to = Mutex::default();
+        let made = AtomicU64::default();
+        let direct = Direct(Arc::new(Inner {
+            server,
+            to,
+            made,
+            restarts: watch::Sender::new(0),
+        }));
         let weak = Arc::downgrade(&direct.0);
         tokio::spawn(async move {
             while let Some(inner) = weak.upgrade() {
@@ -75,23 +88,24 @@ impl Direct {
         direct
     }
 
-    /// A client of it.
+    /// Returns a client of the server.
     ///
     /// # Errors
     ///
     /// Those of `etcd-client`.
     pub async fn client(&self, way: &Way) -> Result<Client, Error> {
-        let (direct, way) = (self.clone(), way.clone());
+        let direct = self.clone();
+        let way = way.clone();
         Client::from_channel(channel(Arc::new(move || direct.dial(&way))), None).await
     }
 
-    /// How many keys and leases it has.
+    /// The number of keys and leases of the server.
     #[must_use]
     pub fn entries(&self) -> u64 {
         locked(&self.0.server).entries() as u64
     }
 
-    /// All connections are closed.
+    /// Closes all connections.
     pub fn restart(&self) {
         self.0.restarts.send_modify(|restarts| *restarts += 1);
     }
@@ -99,7 +113,7 @@ impl Direct {
     fn with(&self, work: impl FnOnce(&mut Etcd, u64)) {
         let mut server = locked(&self.0.server);
         work(&mut server, Moment::now().as_nanos());
-        // In the order in which it was said.
+        // The replies are sent in the order in which the server made them.
         let to = locked(&self.0.to);
         for (connection, _, bytes) in std::mem::take(&mut server.outbox) {
             to.get(&connection).map(|to| to.send(bytes));
@@ -116,12 +130,17 @@ impl Direct {
         locked(&self.0.to).insert(connection, to);
         self.with(|etcd, _| etcd.opened(connection, 0));
         let direct = self.clone();
-        let (mut restarts, mut passes) = (self.0.restarts.subscribe(), way.0.subscribe());
+        let mut restarts = self.0.restarts.subscribe();
+        let mut passes = way.0.subscribe();
         tokio::spawn(async move {
             let (mut from, mut into) = split(server);
             let mut bytes = vec![0; 64 * 1024];
             loop {
-                let Passes { holds_requests, holds_replies, refuses } = *passes.borrow_and_update();
+                let Passes {
+                    holds_requests,
+                    holds_replies,
+                    refuses,
+                } = *passes.borrow_and_update();
                 if refuses {
                     break;
                 }

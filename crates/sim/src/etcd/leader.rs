@@ -1,24 +1,26 @@
-//! What the leader does by itself, and what becomes of requests while there is none, or two.
+//! The work of a leader, and the handling of requests while there is none, or while there are two.
 
 use prost::Message;
 
 use crate::etcd::messages::{Header, LeaseRequest, LeaseResponse};
 use crate::etcd::server::Etcd;
 
-/// How long an election takes, which a new leader adds to each lease.
+/// The time of an election in nanoseconds, which a new leader adds to each lease.
 const ELECTION: u64 = 1_000_000_000;
 
-/// There is no leader, or a former one has not heard of the new one.
+/// The state while there is no leader, or while a former one has not heard of the new one.
 #[derive(Default)]
 pub(crate) struct Absence {
-    /// There is another leader, and the former one renews leases by itself for those who ask it.
+    /// There is another leader, and the former one still answers clients that ask it to renew
+    /// leases.
     pub(crate) stale: bool,
-    /// What waits for a leader.
+    /// The messages that wait for a leader, with their connections. The last field is true if the
+    /// answer will be that the leader has changed.
     pub(crate) waiting: Vec<(u64, Vec<u8>, bool)>,
 }
 
 impl Etcd {
-    /// What happens by itself.
+    /// Ends the leases that are over.
     pub(crate) fn tick(&mut self, now: u64) {
         if self.absence.as_ref().is_none_or(|absence| absence.stale) {
             for id in self.leases.over(now) {
@@ -27,24 +29,27 @@ impl Etcd {
         }
     }
 
-    /// The leader is gone.
+    /// Removes the leader.
     pub(crate) fn leave(&mut self) {
         if self.absence.is_none() {
             self.absence = Some(Absence::default());
         }
     }
 
-    /// Another one leads at once, and the former one does not know.
+    /// Makes another member the leader at once. The former leader does not know.
     pub(crate) fn usurp(&mut self, now: u64) {
         if self.absence.is_none() {
             self.promote(now);
-            self.absence = Some(Absence { stale: true, waiting: Vec::new() });
+            self.absence = Some(Absence {
+                stale: true,
+                waiting: Vec::new(),
+            });
         }
     }
 
-    /// Nothing of before is kept.
+    /// Compacts everything before the current revision.
     pub(crate) fn compact_all(&mut self) {
-        // What is compacted already is no fault.
+        // It is no fault if all of it is compacted already.
         drop(self.kv.compact(self.kv.revision()));
     }
 
@@ -53,9 +58,11 @@ impl Etcd {
         self.leases.promote(ELECTION, now);
     }
 
-    /// There is a leader again, and all know it.
+    /// Ends the absence: there is a leader, and all members know it.
     pub(crate) fn lead(&mut self, now: u64) {
-        let Some(absence) = self.absence.take() else { return };
+        let Some(absence) = self.absence.take() else {
+            return;
+        };
         if !absence.stale {
             self.promote(now);
         }
@@ -64,11 +71,16 @@ impl Etcd {
         }
     }
 
-    /// A former leader renews in its own table, and knows of no later term.
+    /// Answers a keep-alive as a former leader does, by its own table and with an earlier term.
     pub(crate) fn renew_in_vain(&mut self, connection: u64, message: &[u8]) {
-        let Ok(LeaseRequest { id }) = LeaseRequest::decode(message) else { return };
+        let Ok(LeaseRequest { id }) = LeaseRequest::decode(message) else {
+            return;
+        };
         let ttl = self.leases.get(id).map_or(0, |lease| lease.ttl);
-        let header = Some(Header { term: self.term - 1, ..self.header(connection).unwrap_or_default() });
+        let header = Some(Header {
+            term: self.term - 1,
+            ..self.header(connection).unwrap_or_default()
+        });
         self.say(connection, &LeaseResponse { header, id, ttl });
     }
 }

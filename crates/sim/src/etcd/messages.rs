@@ -1,4 +1,4 @@
-//! What etcd and its clients say to each other: the part of its protocol that the store uses.
+//! The messages between etcd and its clients: the part of its protocol that the store uses.
 
 use prost::{Enumeration, Message, Oneof};
 
@@ -206,7 +206,8 @@ pub(crate) enum Against {
 pub(crate) struct Compare {
     #[prost(enumeration = "Relation", tag = "1")]
     pub(crate) relation: i32,
-    /// Of the key: 0: its version; 1: its create_revision; 2: its mod_revision; 3: its value; 4: its lease.
+    /// The property of the key that is compared. 0: its version; 1: its create_revision; 2: its
+    /// mod_revision; 3: its value; 4: its lease.
     #[prost(int32, tag = "2")]
     pub(crate) target: i32,
     #[prost(bytes = "vec", tag = "3")]
@@ -250,7 +251,7 @@ pub(crate) struct Done {
     pub(crate) header: Option<Header>,
 }
 
-/// A lease that is to be granted, or was.
+/// A request to grant a lease.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct GrantRequest {
     #[prost(int64, tag = "1")]
@@ -309,7 +310,7 @@ pub(crate) struct CreateRequest {
     pub(crate) end: Vec<u8>,
     #[prost(int64, tag = "3")]
     pub(crate) from: i64,
-    /// 0: no puts; 1: no deletions.
+    /// The events that are left out. 0: puts; 1: deletions.
     #[prost(int32, repeated, tag = "5")]
     pub(crate) filters: Vec<i32>,
     #[prost(bool, tag = "6")]

@@ -1,14 +1,20 @@
-//! The server in memory beside a real one: the same random programs, the same answers.
+//! Compares the server in memory with a real one: both run the same random programs and must give
+//! the same answers.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests that say what they saw")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests that say what they saw"
+)]
 
 use std::time::Duration;
 
 use etcd_client::{
-    Client, Compare, CompareOp, DeleteOptions, EventType, GetOptions, LeaseGrantOptions, PutOptions, SortOrder,
-    SortTarget, Txn, TxnOp, WatchFilterType, WatchOptions,
+    Client, Compare, CompareOp, DeleteOptions, EventType, GetOptions, LeaseGrantOptions,
+    PutOptions, SortOrder, SortTarget, Txn, TxnOp, WatchFilterType, WatchOptions,
 };
-use leasehold_core::seam::Moment;
+use leasehold_core::backend::Moment;
 use leasehold_testbed::Etcd as Real;
 use tokio::time::{sleep, timeout};
 
@@ -54,7 +60,7 @@ fn get_options(random: &mut fastrand::Rng, revision: i64) -> GetOptions {
     options
 }
 
-/// A value, and how it is put.
+/// A value, and the options of its put.
 fn put(random: &mut fastrand::Rng) -> (&'static str, PutOptions) {
     let value = ["x", "y", ""][random.usize(..3)];
     match random.u8(..32) {
@@ -68,13 +74,27 @@ fn put(random: &mut fastrand::Rng) -> (&'static str, PutOptions) {
 }
 
 fn delete_options(random: &mut fastrand::Rng) -> DeleteOptions {
-    let options = if random.bool() { DeleteOptions::new().with_prev_key() } else { DeleteOptions::new() };
-    if random.bool() { options.with_prefix() } else { options }
+    let options = if random.bool() {
+        DeleteOptions::new().with_prev_key()
+    } else {
+        DeleteOptions::new()
+    };
+    if random.bool() {
+        options.with_prefix()
+    } else {
+        options
+    }
 }
 
 fn compare(random: &mut fastrand::Rng, revision: i64) -> Compare {
-    let op = [CompareOp::Equal, CompareOp::Greater, CompareOp::Less, CompareOp::NotEqual][random.usize(..4)];
-    let (key, at) = (key(random), [0, revision, random.i64(..=revision.max(1))][random.usize(..3)]);
+    let op = [
+        CompareOp::Equal,
+        CompareOp::Greater,
+        CompareOp::Less,
+        CompareOp::NotEqual,
+    ][random.usize(..4)];
+    let key = key(random);
+    let at = [0, revision, random.i64(..=revision.max(1))][random.usize(..3)];
     let compare = match random.u8(..6) {
         0 => Compare::version(key, op, random.i64(0..3)),
         1 => Compare::value(key, op, ["", "x", "y"][random.usize(..3)]),
@@ -82,7 +102,11 @@ fn compare(random: &mut fastrand::Rng, revision: i64) -> Compare {
         3 => Compare::mod_revision(key, op, at),
         _ => Compare::create_revision(key, op, at),
     };
-    if random.u8(..3) == 0 { compare.with_prefix() } else { compare }
+    if random.u8(..3) == 0 {
+        compare.with_prefix()
+    } else {
+        compare
+    }
 }
 
 fn op(random: &mut fastrand::Rng, revision: i64, deep: bool) -> TxnOp {
@@ -99,19 +123,31 @@ fn op(random: &mut fastrand::Rng, revision: i64, deep: bool) -> TxnOp {
 }
 
 fn txn(random: &mut fastrand::Rng, revision: i64, deep: bool) -> Txn {
-    let when: Vec<_> = (0..random.usize(..3)).map(|_| compare(random, revision)).collect();
-    let then: Vec<_> = (0..random.usize(..4)).map(|_| op(random, revision, deep)).collect();
-    let or_else: Vec<_> = (0..random.usize(..4)).map(|_| op(random, revision, deep)).collect();
+    let when: Vec<_> = (0..random.usize(..3))
+        .map(|_| compare(random, revision))
+        .collect();
+    let then: Vec<_> = (0..random.usize(..4))
+        .map(|_| op(random, revision, deep))
+        .collect();
+    let or_else: Vec<_> = (0..random.usize(..4))
+        .map(|_| op(random, revision, deep))
+        .collect();
     Txn::new().when(when).and_then(then).or_else(or_else)
 }
 
-/// What was answered, without what names a server.
+/// The answer without the numbers that identify a server.
 fn plain(answer: String) -> String {
     let mut text = answer;
     for name in ["cluster_id: ", "member_id: ", "raft_term: "] {
         let parts: Vec<&str> = text.split(name).collect();
-        let rest = parts[1..].iter().map(|part| part.trim_start_matches(|c: char| c.is_ascii_digit()));
-        text = [parts[0]].into_iter().chain(rest).collect::<Vec<_>>().join(name);
+        let rest = parts[1..]
+            .iter()
+            .map(|part| part.trim_start_matches(|c: char| c.is_ascii_digit()));
+        text = [parts[0]]
+            .into_iter()
+            .chain(rest)
+            .collect::<Vec<_>>()
+            .join(name);
     }
     text
 }
@@ -119,15 +155,18 @@ fn plain(answer: String) -> String {
 fn told<T: std::fmt::Debug>(answer: Result<T, etcd_client::Error>) -> String {
     plain(match answer {
         Ok(answer) => format!("{answer:?}"),
-        Err(etcd_client::Error::GRpcStatus(status)) => format!("{:?}: {}", status.code(), status.message()),
+        Err(etcd_client::Error::GRpcStatus(status)) => {
+            format!("{:?}: {}", status.code(), status.message())
+        }
         Err(error) => format!("{error}"),
     })
 }
 
-/// One step of a program, which a seed decides.
+/// Runs one step of a program, which follows from the seed.
 async fn step(client: &Client, seed: u64, revision: i64) -> String {
     let random = &mut fastrand::Rng::with_seed(seed);
-    let (mut kv, mut lease) = (client.kv_client(), client.lease_client());
+    let mut kv = client.kv_client();
+    let mut lease = client.lease_client();
     let key = key(random);
     match random.u8(..16) {
         0..3 => {
@@ -138,8 +177,16 @@ async fn step(client: &Client, seed: u64, revision: i64) -> String {
         4..6 => told(kv.get(key, Some(get_options(random, revision))).await),
         6 | 7 => {
             let id = random.i64(1..=LEASES);
-            let ttl = if random.u8(..8) == 0 { 9_000_000_001 } else { 500 };
-            told(lease.grant(ttl, Some(LeaseGrantOptions::new().with_id(id))).await)
+            let ttl = if random.u8(..8) == 0 {
+                9_000_000_001
+            } else {
+                500
+            };
+            told(
+                lease
+                    .grant(ttl, Some(LeaseGrantOptions::new().with_id(id)))
+                    .await,
+            )
         }
         8 => told(lease.revoke(random.i64(1..=LEASES)).await),
         9 if random.u8(..4) == 0 => told(kv.compact(random.i64(0..revision + 2), None).await),
@@ -151,7 +198,8 @@ async fn step(client: &Client, seed: u64, revision: i64) -> String {
     }
 }
 
-/// What watches of these keys have seen, by the watch, up to the key at the end.
+/// The events that some watches have seen, by the number of the watch, up to a put of the key
+/// `end`.
 struct Seen {
     sender: etcd_client::WatchRequestSender,
     stream: etcd_client::WatchResponseStream,
@@ -162,7 +210,12 @@ struct Seen {
 impl Seen {
     async fn begin(client: &Client) -> Seen {
         let end = Some(WatchOptions::new().with_watch_id(1));
-        let (mut sender, stream) = client.watch_client().watch("end", end).await.unwrap().split();
+        let (mut sender, stream) = client
+            .watch_client()
+            .watch("end", end)
+            .await
+            .unwrap()
+            .split();
         let filtered = |filter| WatchOptions::new().with_prefix().with_filters([filter]);
         let all = [
             ("a", WatchOptions::new().with_prefix().with_prev_key()),
@@ -171,9 +224,17 @@ impl Seen {
             ("", filtered(WatchFilterType::NoDelete)),
         ];
         for (nth, (key, options)) in all.into_iter().enumerate() {
-            sender.watch(key, Some(options.with_watch_id(nth as i64 + 2))).await.unwrap();
+            sender
+                .watch(key, Some(options.with_watch_id(nth as i64 + 2)))
+                .await
+                .unwrap();
         }
-        let mut seen = Seen { sender, stream, events: vec![Vec::new(); 9], ends: false };
+        let mut seen = Seen {
+            sender,
+            stream,
+            events: vec![Vec::new(); 9],
+            ends: false,
+        };
         for _ in 0..5 {
             seen.next().await;
         }
@@ -182,13 +243,23 @@ impl Seen {
 
     async fn next(&mut self) {
         let message = timeout(Duration::from_secs(20), self.stream.message()).await;
-        let message = message.unwrap_or_else(|_| panic!("no message after {:#?}", self.events)).unwrap().unwrap();
+        let message = message
+            .unwrap_or_else(|_| panic!("no message after {:#?}", self.events))
+            .unwrap()
+            .unwrap();
         let seen = &mut self.events[usize::try_from(message.watch_id()).unwrap_or(0)];
         if message.created() || message.canceled() {
-            let (created, canceled, revision) = (message.created(), message.canceled(), message.compact_revision());
+            let created = message.created();
+            let canceled = message.canceled();
+            let revision = message.compact_revision();
             seen.push(format!("{created} {canceled} {revision}"));
         }
-        seen.extend(message.events().iter().map(|event| plain(format!("{event:?}"))));
+        seen.extend(
+            message
+                .events()
+                .iter()
+                .map(|event| plain(format!("{event:?}"))),
+        );
         let is_end = |event: &etcd_client::Event| {
             event.event_type() == EventType::Put && event.kv().is_some_and(|kv| kv.key() == b"end")
         };
@@ -199,24 +270,40 @@ impl Seen {
         while !self.ends {
             self.next().await;
         }
-        // What has happened since a revision, and one number that is taken.
-        let all = WatchOptions::new().with_from_key().with_start_revision(from).with_watch_id(7);
+        // One watch begins at an earlier revision, and one asks for a number that is in use.
+        let all = WatchOptions::new()
+            .with_from_key()
+            .with_start_revision(from)
+            .with_watch_id(7);
         self.sender.watch("a", Some(all)).await.unwrap();
-        self.sender.watch("a", Some(WatchOptions::new().with_watch_id(4))).await.unwrap();
+        self.sender
+            .watch("a", Some(WatchOptions::new().with_watch_id(4)))
+            .await
+            .unwrap();
         self.sender.cancel(3).await.unwrap();
         let last = format!("mod_revision: {last},");
-        let has = |seen: &Seen, watch: usize, what: &str| seen.events[watch].iter().any(|told| told.contains(what));
-        let (is_told, is_compacted) = (|seen: &Seen| has(seen, 7, &last), |seen: &Seen| has(seen, 7, "false true"));
-        while !(is_told(&self) || is_compacted(&self)) || self.events[0].is_empty() || !has(&self, 3, "false true") {
+        let has = |seen: &Seen, watch: usize, what: &str| {
+            seen.events[watch].iter().any(|told| told.contains(what))
+        };
+        let is_told = |seen: &Seen| has(seen, 7, &last);
+        let is_compacted = |seen: &Seen| has(seen, 7, "false true");
+        while !(is_told(&self) || is_compacted(&self))
+            || self.events[0].is_empty()
+            || !has(&self, 3, "false true")
+        {
             self.next().await;
         }
         self.events
     }
 }
 
-/// Both forget everything but their revision.
+/// Makes a server forget everything except its revision.
 async fn clear(client: &Client) {
-    client.kv_client().delete("", Some(DeleteOptions::new().with_all_keys())).await.unwrap();
+    client
+        .kv_client()
+        .delete("", Some(DeleteOptions::new().with_all_keys()))
+        .await
+        .unwrap();
     for id in 1..=LEASES {
         let _ = client.lease_client().revoke(id).await;
     }
@@ -224,9 +311,16 @@ async fn clear(client: &Client) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_server_answers_the_same() {
-    let (server, direct) = (Real::start().await.unwrap(), Direct::start());
-    let clients = [Client::connect([server.url()], None).await.unwrap(), direct.client(&Way::default()).await.unwrap()];
-    let programs = std::env::var("LEASEHOLD_SEEDS").ok().and_then(|it| it.parse().ok()).unwrap_or(PROGRAMS);
+    let server = Real::start().await.unwrap();
+    let direct = Direct::start();
+    let clients = [
+        Client::connect([server.url()], None).await.unwrap(),
+        direct.client(&Way::default()).await.unwrap(),
+    ];
+    let programs = std::env::var("LEASEHOLD_SEEDS")
+        .ok()
+        .and_then(|it| it.parse().ok())
+        .unwrap_or(PROGRAMS);
     for program in 0..programs {
         let random = &mut fastrand::Rng::with_seed(program);
         let mut seen = Vec::new();
@@ -249,7 +343,10 @@ async fn a_real_server_answers_the_same() {
         let mut ends = Vec::new();
         for (client, seen) in clients.iter().zip(seen) {
             client.kv_client().put("end", "", None).await.unwrap();
-            ends.push(seen.until_the_end((revision - from).max(1), revision + 1).await);
+            ends.push(
+                seen.until_the_end((revision - from).max(1), revision + 1)
+                    .await,
+            );
         }
         assert_eq!(ends[0], ends[1], "program {program}");
     }
@@ -263,7 +360,11 @@ async fn leases_end_with_their_keys_and_others_are_kept() {
     assert_eq!(granted.ttl(), 2, "the least");
     let put = PutOptions::new().with_lease(granted.id());
     client.kv_client().put("a", "", Some(put)).await.unwrap();
-    let (mut keeper, mut answers) = client.lease_client().keep_alive(granted.id()).await.unwrap();
+    let (mut keeper, mut answers) = client
+        .lease_client()
+        .keep_alive(granted.id())
+        .await
+        .unwrap();
     for _ in 0..3 {
         sleep(Duration::from_secs(1)).await;
         keeper.keep_alive().await.unwrap();

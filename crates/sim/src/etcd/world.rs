@@ -8,7 +8,7 @@ use etcd_client::Client;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use leasehold_core::Result;
-use leasehold_core::seam::Backend;
+use leasehold_core::backend::Backend;
 use leasehold_core::support::{Stream, dial, locked};
 use leasehold_etcd::Config;
 
@@ -24,7 +24,7 @@ use crate::plan::{Request, Wrong};
 use crate::servers::{Counts, Servers};
 use crate::stream::Serve;
 
-/// How long a client waits for an answer.
+/// The time for which a client waits for an answer.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The servers of a world.
@@ -32,7 +32,7 @@ pub(crate) struct Cluster {
     members: Vec<Arc<Member>>,
 }
 
-/// One member: all show the same state.
+/// One member. All members show one state.
 struct Member {
     nth: u64,
     network: Network,
@@ -49,7 +49,9 @@ impl Cluster {
             state: state.clone(),
             is_down: Mutex::default(),
         };
-        Cluster { members: (0..members).map(|nth| Arc::new(member(nth))).collect() }
+        Cluster {
+            members: (0..members).map(|nth| Arc::new(member(nth))).collect(),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, Etcd> {
@@ -57,14 +59,17 @@ impl Cluster {
     }
 }
 
-/// A client of etcd's at this endpoint, over the network of the simulated machine.
+/// Returns a client of etcd-client for this endpoint, over the network of the simulated machine.
 #[must_use]
 pub fn reach(endpoint: &str) -> Client {
     let host = endpoint.trim_start_matches("http://").to_owned();
     let refused = || Err(io::ErrorKind::ConnectionRefused.into());
     let dial = Arc::new(move || dial(&host, 2379).unwrap_or_else(refused));
     #[expect(clippy::expect_used, reason = "without a user nothing is asked")]
-    Client::from_channel(channel(dial), None).now_or_never().and_then(std::result::Result::ok).expect("a client")
+    Client::from_channel(channel(dial), None)
+        .now_or_never()
+        .and_then(std::result::Result::ok)
+        .expect("a client")
 }
 
 impl Servers for Cluster {
@@ -76,18 +81,25 @@ impl Servers for Cluster {
         Ok(Box::new(member.network.connect(pair, member)?))
     }
 
-    /// No key is without a lease, so nothing else ends by itself.
+    /// Every key that is counted has a lease, so nothing else ends by itself.
     fn counts(&self, _now: u64) -> Counts {
         let state = self.state();
         let lasting = state.entries() as u64;
-        Counts { requests: state.handled, lasting, contents: lasting }
+        Counts {
+            requests: state.handled,
+            lasting,
+            contents: lasting,
+        }
     }
 
     fn connect(&self, _process: usize) -> BoxFuture<'static, Result<Arc<dyn Backend>>> {
-        let endpoints: Vec<String> = (0..self.members.len()).map(|nth| format!("http://s{nth}")).collect();
+        let endpoints: Vec<String> = (0..self.members.len())
+            .map(|nth| format!("http://s{nth}"))
+            .collect();
         let config = Config::new(endpoints).reached_by(reach).timeout(TIMEOUT);
         Box::pin(async move {
-            let backend: Arc<dyn Backend> = Arc::new(leasehold_etcd::Etcd::with_config(config).await?);
+            let backend: Arc<dyn Backend> =
+                Arc::new(leasehold_etcd::Etcd::with_config(config).await?);
             Ok(backend)
         })
     }
@@ -101,8 +113,13 @@ impl Servers for Cluster {
                 }
             }
             Wrong::Delete(lock) => {
-                let [from, end] = ["/", "0"].map(|last| format!("{}{last}", lock.replace('/', "%2F")).into_bytes());
-                let delete = DeleteRequest { key: from, end, wants_before: false };
+                let [from, end] = ["/", "0"]
+                    .map(|last| format!("{}{last}", lock.replace('/', "%2F")).into_bytes());
+                let delete = DeleteRequest {
+                    key: from,
+                    end,
+                    wants_before: false,
+                };
                 drop(self.state().delete_keys(&delete));
             }
             Wrong::Own(_, Own::NoLeader) => self.state().leave(),
@@ -142,7 +159,7 @@ impl Servers for Cluster {
 }
 
 impl Member {
-    /// Sends what there is to say, by whichever member.
+    /// Sends the waiting messages, whichever member they are from.
     fn send(&self) {
         let said = std::mem::take(&mut locked(&self.state).outbox);
         for (connection, about, bytes) in said {
@@ -175,14 +192,21 @@ impl Serve for Member {
         locked(&self.state).closed(connection);
     }
 
-    /// By the path, which comes with the first message; later ones are those of keep-alives or of watches.
+    /// The kind follows from the path, which comes with the first message. Later messages are those
+    /// of keep-alives or of watches.
     fn kind(&self, bytes: &[u8]) -> Request {
-        let (mut frames, mut path) = (bytes.to_vec(), String::new());
+        let mut frames = bytes.to_vec();
+        let mut path = String::new();
         while let Some((kind, mut payload)) = next_frame(&mut frames) {
             match kind {
                 Piece::Path => path = String::from_utf8_lossy(&payload).into_owned(),
                 Piece::Messages if path.is_empty() => return Request::Renew,
-                Piece::Messages => return request(about(&path, &next_message(&mut payload).unwrap_or_default())),
+                Piece::Messages => {
+                    return request(about(
+                        &path,
+                        &next_message(&mut payload).unwrap_or_default(),
+                    ));
+                }
                 Piece::End | Piece::Ping => {}
             }
         }

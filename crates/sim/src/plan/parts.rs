@@ -1,4 +1,4 @@
-//! What a plan is made of: steps, and faults.
+//! The parts of a plan: steps and faults.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,41 +13,44 @@ pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const LOCKS: [&str; 6] = ["orders", "orders/1", "catalog", "slots", LEADER, "counter"];
 pub(crate) const LEADER: &str = "leader";
 
-/// What the network is like.
+/// The latency of the network.
 #[derive(Clone, Debug)]
 pub(crate) struct Air {
-    /// The least time on the way, and how much more it usually is.
+    /// The least time on the way, and the usual span above it, in nanoseconds.
     pub(super) least: u64,
     pub(super) more: u64,
 }
 
 impl Air {
-    /// That of servers that are near, in which nothing overtakes much.
+    /// The latency between near servers, where messages hardly overtake each other.
     pub(crate) fn calm() -> Air {
-        Air { least: MS, more: MS / 4 }
+        Air {
+            least: MS,
+            more: MS / 4,
+        }
     }
 
     pub(crate) fn latency(&self, random: &mut fastrand::Rng) -> u64 {
-        // Few take long.
+        // A few messages take long.
         let long = if random.u8(..16) == 0 { 8 } else { 1 };
         self.least + random.u64(0..=self.more * long)
     }
 }
 
-/// What a task does next.
+/// The next action of a task.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) nth: usize,
     pub(crate) process: usize,
     pub(crate) task: usize,
     pub(crate) pause: Duration,
-    /// It does not wait so long if it is told before that its lock was released.
+    /// The pause ends earlier if the task is told that its lock was released.
     pub(crate) is_told: bool,
     pub(crate) what: Do,
 }
 
 impl Step {
-    /// How long it holds what it is granted.
+    /// The time for which the step holds what it is granted.
     pub(super) fn holds(&self) -> Duration {
         match &self.what {
             Do::Lock(ask) => ask.holds,
@@ -60,28 +63,29 @@ impl Step {
 #[derive(Clone, Debug)]
 pub(crate) enum Do {
     Lock(Ask),
-    /// Two locks at once: for how long it waits, unless it only tries, and how long it holds them.
+    /// Two locks at once: the time limit of the wait (`None` if it only tries), and the time for
+    /// which they are held.
     Both(Option<Duration>, Duration),
     /// Reads the queue of a lock.
     Look(&'static str),
 }
 
-/// An acquisition, and what becomes of it.
+/// An acquisition, and the further course of its hold.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
     pub(crate) lock: &'static str,
     pub(crate) mode: Mode,
     pub(crate) policy: Policy,
-    /// How long the library may wait.
+    /// The time that the library may wait.
     pub(crate) limit: Option<Duration>,
-    /// After how long the caller leaves.
+    /// The time after which the caller leaves.
     pub(crate) leaves: Option<Duration>,
     pub(crate) owned: bool,
     pub(crate) holds: Duration,
     pub(crate) writes: bool,
     pub(crate) confirms: bool,
     pub(crate) downgrades: bool,
-    /// The longest that it may hold.
+    /// The longest hold that the lock allows.
     pub(crate) most: Option<Duration>,
     pub(crate) drops: bool,
 }
@@ -90,27 +94,28 @@ pub(crate) struct Ask {
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
     pub(crate) nth: usize,
-    /// When, or from when on its moment may come.
+    /// The time of the fault, or the time from which its moment may come.
     pub(crate) at: u64,
     pub(crate) lasts: u64,
     pub(crate) moment: Option<Moment>,
     pub(crate) what: Wrong,
 }
 
-/// A message of a process: what it is about, and which way.
+/// A message of a process: the process, the subject, and the direction.
 pub(crate) type Message = (usize, Request, Way);
 
-/// A fault is made when such a message was sent, before it arrives, or so much later.
+/// The moment of a fault: just after such a message was sent, before it arrives, or `later`
+/// nanoseconds after that.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     pub(crate) message: Message,
     pub(crate) later: u64,
-    /// At the latest.
+    /// The latest time of the fault.
     pub(crate) by: u64,
 }
 
 impl Fault {
-    /// These were sent just now.
+    /// Tells the fault which messages were sent just now.
     pub(crate) fn notice(&mut self, sent: &BTreeSet<Message>, now: u64) {
         if let Some(moment) = self.moment.filter(|_| self.at <= now) {
             if sent.contains(&moment.message) {
@@ -124,36 +129,37 @@ impl Fault {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Wrong {
-    /// The process does not run; or one of its runtimes.
+    /// The process, or one of its runtimes, stands still.
     Pause(usize, Option<usize>),
     Kill(usize),
     /// A runtime of the process ends.
     EndRuntime(usize, usize),
-    /// What does not pass to this server (`None`: to all) or back, and whether that is noticed.
+    /// Messages in this direction do not pass between the process and this server (`None`: all
+    /// servers). The last field is true if that is noticed.
     Cut(usize, Option<usize>, Way, bool),
     Slow(usize, Option<usize>, u64),
-    /// The next of these messages is lost, or late by so much.
+    /// The next of these messages is lost (`None`), or late by this many nanoseconds.
     Aim(usize, Option<usize>, Request, Way, Option<u64>),
-    /// Each of these messages, for as long as the fault lasts.
+    /// Each of these messages is lost or late, for as long as the fault lasts.
     Each(usize, Option<usize>, Request, Way, Option<u64>),
-    /// So many of ten thousand messages of all are lost.
+    /// This number of ten thousand messages is lost, on all links.
     Lossy(u32),
     /// The connection is closed, and made again.
     Close(usize, Option<usize>),
     PauseServer(usize),
-    /// All connections are closed.
+    /// All connections of the server are closed.
     RestartServer(usize),
-    /// All data of a server are gone.
+    /// All data of the server are gone.
     Wipe(usize),
     /// The holders of a lock are evicted.
     Evict(&'static str),
-    /// What there is of a lock is deleted, and nobody is told.
+    /// All records of a lock are deleted, and nobody is told.
     Delete(&'static str),
-    /// What only servers of this kind have.
+    /// A fault that only servers of this kind have.
     Own(usize, Own),
 }
 
-/// Which way.
+/// The direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Way {
     There,
@@ -167,7 +173,7 @@ impl Way {
     }
 }
 
-/// What a message is about.
+/// The subject of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Request {
     Claim,

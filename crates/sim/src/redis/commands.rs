@@ -4,7 +4,8 @@ use crate::redis::reply::{Reply, integer};
 use crate::redis::state::{State, no_integer, syntax};
 use crate::redis::{collections, texts};
 
-/// What is known of a command: how many words it has (less than 0: at least so many), whether it writes, and whether it needs room.
+/// A known command: its name, its number of words (less than 0: at least that many), whether it
+/// writes, and whether it needs room.
 type Known = (&'static str, isize, bool, bool);
 
 const KNOWN: [Known; 39] = [
@@ -50,16 +51,24 @@ const KNOWN: [Known; 39] = [
 ];
 const BY_SCORE: Known = ("zremrangebyscore", 4, true, false);
 
-/// Executes one.
+/// Executes one command.
 pub(crate) fn execute(state: &mut State, words: &[Vec<u8>], in_script: bool) -> Reply {
-    let Some((name, args)) = words.split_first() else { return Reply::error("ERR empty command") };
+    let Some((name, args)) = words.split_first() else {
+        return Reply::error("ERR empty command");
+    };
     let called = String::from_utf8_lossy(name).to_ascii_lowercase();
-    let known = KNOWN.iter().chain([&BY_SCORE]).find(|known| known.0 == called);
+    let known = KNOWN
+        .iter()
+        .chain([&BY_SCORE])
+        .find(|known| known.0 == called);
     let Some(&(name, many, writes, grows)) = known else {
         return if in_script {
             Reply::error("ERR Unknown Redis command called from script")
         } else {
-            Reply::error(format!("ERR unknown command '{}', with args beginning with: ", String::from_utf8_lossy(name)))
+            Reply::error(format!(
+                "ERR unknown command '{}', with args beginning with: ",
+                String::from_utf8_lossy(name)
+            ))
         };
     };
     let said = words.len();
@@ -67,7 +76,9 @@ pub(crate) fn execute(state: &mut State, words: &[Vec<u8>], in_script: bool) -> 
         return if in_script {
             Reply::error("ERR Wrong number of args calling Redis command from script")
         } else {
-            Reply::error(format!("ERR wrong number of arguments for '{name}' command"))
+            Reply::error(format!(
+                "ERR wrong number of arguments for '{name}' command"
+            ))
         };
     }
     if state.full && grows && !(in_script && state.wrote) {
@@ -75,9 +86,12 @@ pub(crate) fn execute(state: &mut State, words: &[Vec<u8>], in_script: bool) -> 
     }
     state.wrote |= in_script && writes;
     let answer = match name {
-        "get" | "set" | "setrange" | "strlen" | "incr" | "incrby" | "mget" => texts::execute(state, name, args),
-        "ping" | "echo" | "time" | "publish" | "dbsize" | "keys" | "scan" | "flushall" | "flushdb" | "del"
-        | "unlink" | "rename" | "exists" | "type" | "pexpire" | "expire" | "pttl" => of_keys(state, name, args),
+        "get" | "set" | "setrange" | "strlen" | "incr" | "incrby" | "mget" => {
+            texts::execute(state, name, args)
+        }
+        "ping" | "echo" | "time" | "publish" | "dbsize" | "keys" | "scan" | "flushall"
+        | "flushdb" | "del" | "unlink" | "rename" | "exists" | "type" | "pexpire" | "expire"
+        | "pttl" => of_keys(state, name, args),
         _ => collections::execute(state, name, args),
     };
     answer.unwrap_or_else(|error| error)
@@ -86,16 +100,26 @@ pub(crate) fn execute(state: &mut State, words: &[Vec<u8>], in_script: bool) -> 
 fn of_keys(state: &mut State, name: &str, args: &[Vec<u8>]) -> Result<Reply, Reply> {
     let now = state.now();
     Ok(match name {
-        "ping" => args.first().map_or_else(|| Reply::Status("PONG".to_owned()), Reply::bulk),
+        "ping" => args
+            .first()
+            .map_or_else(|| Reply::Status("PONG".to_owned()), Reply::bulk),
         "echo" => Reply::bulk(&args[0]),
         "time" => {
-            let (seconds, rest) = (state.micros / 1_000_000, state.micros % 1_000_000);
-            Reply::Array(vec![Reply::bulk(seconds.to_string()), Reply::bulk(rest.to_string())])
+            let seconds = state.micros / 1_000_000;
+            let rest = state.micros % 1_000_000;
+            Reply::Array(vec![
+                Reply::bulk(seconds.to_string()),
+                Reply::bulk(rest.to_string()),
+            ])
         }
         "publish" => publish(state, &args[0], &args[1]),
         "dbsize" => Reply::Int(state.data.all(now).len() as i64),
         "keys" => {
-            let all = state.data.all(now).into_iter().filter(|(key, _)| matches(&args[0], key));
+            let all = state
+                .data
+                .all(now)
+                .into_iter()
+                .filter(|(key, _)| matches(&args[0], key));
             Reply::Array(all.map(|(key, _)| Reply::Bulk(key)).collect())
         }
         "scan" => return scan(state, args),
@@ -107,16 +131,32 @@ fn of_keys(state: &mut State, name: &str, args: &[Vec<u8>]) -> Result<Reply, Rep
         "rename" if state.data.rename(&args[0], &args[1], now) => Reply::ok(),
         "rename" => return Err(Reply::error("ERR no such key")),
         "exists" => count(args, |key| state.data.get(key, now).is_some()),
-        "type" => Reply::Status(state.data.get(&args[0], now).map_or("none", |value| value.kind()).to_owned()),
+        "type" => Reply::Status(
+            state
+                .data
+                .get(&args[0], now)
+                .map_or("none", |value| value.kind())
+                .to_owned(),
+        ),
         "pexpire" | "expire" => {
             let unit = if name == "expire" { 1000 } else { 1 };
             let lasts = integer(&args[1]).ok_or_else(no_integer)?;
-            let at = lasts.checked_mul(unit).and_then(|lasts| lasts.checked_add(now));
+            let at = lasts
+                .checked_mul(unit)
+                .and_then(|lasts| lasts.checked_add(now));
             let wrong = || Reply::error(format!("ERR invalid expire time in '{name}' command"));
             if args.len() > 2 {
-                return Err(Reply::error(format!("ERR Unsupported option {}", String::from_utf8_lossy(&args[2]))));
+                return Err(Reply::error(format!(
+                    "ERR Unsupported option {}",
+                    String::from_utf8_lossy(&args[2])
+                )));
             }
-            Reply::Int(state.data.expire_at(&args[0], at.ok_or_else(wrong)?, now).into())
+            Reply::Int(
+                state
+                    .data
+                    .expire_at(&args[0], at.ok_or_else(wrong)?, now)
+                    .into(),
+            )
         }
         _ => Reply::Int(match state.data.expires(&args[0], now) {
             None => -2,
@@ -132,18 +172,27 @@ fn count(keys: &[Vec<u8>], mut is_so: impl FnMut(&[u8]) -> bool) -> Reply {
 
 fn publish(state: &mut State, channel: &[u8], message: &[u8]) -> Reply {
     let subscribers = state.subscribers.get(channel).into_iter().flatten();
-    let push = Reply::Push(vec![Reply::bulk("message"), Reply::bulk(channel), Reply::bulk(message)]);
+    let push = Reply::Push(vec![
+        Reply::bulk("message"),
+        Reply::bulk(channel),
+        Reply::bulk(message),
+    ]);
     let before = state.pushes.len();
-    state.pushes.extend(subscribers.map(|subscriber| (*subscriber, push.clone())));
+    state
+        .pushes
+        .extend(subscribers.map(|subscriber| (*subscriber, push.clone())));
     Reply::Int((state.pushes.len() - before) as i64)
 }
 
-/// All at once: that is within what `SCAN` promises.
+/// Returns all keys at once, which is within the promise of `SCAN`.
 fn scan(state: &mut State, args: &[Vec<u8>]) -> Result<Reply, Reply> {
     integer(&args[0]).ok_or_else(|| Reply::error("ERR invalid cursor"))?;
-    let (mut pattern, mut kind) = (None, None);
+    let mut pattern = None;
+    let mut kind = None;
     for pair in args[1..].chunks(2) {
-        let [word, value] = pair else { return Err(syntax()) };
+        let [word, value] = pair else {
+            return Err(syntax());
+        };
         match word.to_ascii_lowercase().as_slice() {
             b"match" => pattern = Some(value),
             b"type" => kind = Some(value.to_ascii_lowercase()),
@@ -153,13 +202,15 @@ fn scan(state: &mut State, args: &[Vec<u8>]) -> Result<Reply, Reply> {
     }
     let now = state.now();
     let found = state.data.all(now).into_iter().filter(|(key, of)| {
-        pattern.is_none_or(|pattern| matches(pattern, key)) && kind.as_ref().is_none_or(|kind| kind == of.as_bytes())
+        pattern.is_none_or(|pattern| matches(pattern, key))
+            && kind.as_ref().is_none_or(|kind| kind == of.as_bytes())
     });
     let found = found.map(|(key, _)| Reply::Bulk(key)).collect();
     Ok(Reply::Array(vec![Reply::bulk("0"), Reply::Array(found)]))
 }
 
-/// Whether a text is like a pattern: `*`, `?`, `[a-z]`, `[^…]`, and `\` before what stands for itself.
+/// Returns whether a text matches a pattern: `*`, `?`, `[a-z]`, `[^…]`, and `\` before a character
+/// that stands for itself.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     match pattern {
         [] => text.is_empty(),
@@ -167,11 +218,16 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
         [b'?', rest @ ..] => !text.is_empty() && matches(rest, &text[1..]),
         [b'[', rest @ ..] => {
             let end = rest.iter().position(|it| *it == b']').unwrap_or(rest.len());
-            let (class, rest) = (&rest[..end], rest.get(end + 1..).unwrap_or_default());
-            let Some((first, left)) = text.split_first() else { return false };
+            let class = &rest[..end];
+            let rest = rest.get(end + 1..).unwrap_or_default();
+            let Some((first, left)) = text.split_first() else {
+                return false;
+            };
             in_class(class, *first) && matches(rest, left)
         }
-        [b'\\', one, rest @ ..] | [one, rest @ ..] => text.first() == Some(one) && matches(rest, &text[1..]),
+        [b'\\', one, rest @ ..] | [one, rest @ ..] => {
+            text.first() == Some(one) && matches(rest, &text[1..])
+        }
     }
 }
 
@@ -217,7 +273,11 @@ mod tests {
             ("[a-c]x", "bx", true),
             ("[^a-c]x", "bx", false),
         ] {
-            assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), is_like, "{pattern} {text}");
+            assert_eq!(
+                matches(pattern.as_bytes(), text.as_bytes()),
+                is_like,
+                "{pattern} {text}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a mini-server keeps: keys with values of four types, each of which may expire.
+//! The data of a mini-server: keys with values of four types, each of which may expire.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,7 +13,7 @@ pub(crate) struct Data {
 #[derive(Clone)]
 struct Entry {
     value: Value,
-    /// In milliseconds of the server's clock.
+    /// The time of its end, in milliseconds of the server's clock.
     expires: Option<i64>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Sorted {
     order: BTreeSet<(Score, Vec<u8>)>,
 }
 
-/// A score that is compared: there is no NaN.
+/// A score that can be compared: there is no NaN.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Score(pub(crate) f64);
 
@@ -72,7 +72,7 @@ impl Ord for Score {
 }
 
 impl Sorted {
-    /// Says whether it is new.
+    /// Sets the score of a member. Returns whether the member is new.
     pub(crate) fn put(&mut self, member: &[u8], score: f64) -> bool {
         let before = self.scores.insert(member.to_vec(), score);
         if let Some(before) = before {
@@ -87,7 +87,7 @@ impl Sorted {
         before.is_some_and(|score| self.order.remove(&(Score(score), member.to_vec())))
     }
 
-    /// In the order of their scores, and then of their names.
+    /// The members in the order of their scores, and then of their names.
     pub(crate) fn in_order(&self) -> impl DoubleEndedIterator<Item = (&Vec<u8>, f64)> {
         self.order.iter().map(|(score, member)| (member, score.0))
     }
@@ -109,7 +109,7 @@ macro_rules! typed {
             }
         }
 
-        /// A missing one is made. What is empty afterwards is removed.
+        /// A missing value is made. A value that is empty afterwards is removed.
         pub(crate) fn $change<T>(
             &mut self,
             key: &[u8],
@@ -118,8 +118,13 @@ macro_rules! typed {
         ) -> Result<T, Reply> {
             self.expire(key, now);
             let empty = Value::$variant(Default::default());
-            let entry = self.keys.entry(key.to_vec()).or_insert(Entry { value: empty, expires: None });
-            let Value::$variant(value) = &mut entry.value else { return Err(wrong_type()) };
+            let entry = self.keys.entry(key.to_vec()).or_insert(Entry {
+                value: empty,
+                expires: None,
+            });
+            let Value::$variant(value) = &mut entry.value else {
+                return Err(wrong_type());
+            };
             let outcome = change(value);
             if entry.value.is_empty() {
                 self.keys.remove(key);
@@ -130,9 +135,14 @@ macro_rules! typed {
 }
 
 impl Data {
-    /// A key that is over is no more.
+    /// Removes a key that has expired.
     fn expire(&mut self, key: &[u8], now: i64) {
-        if self.keys.get(key).and_then(|entry| entry.expires).is_some_and(|at| now > at) {
+        if self
+            .keys
+            .get(key)
+            .and_then(|entry| entry.expires)
+            .is_some_and(|at| now > at)
+        {
             self.keys.remove(key);
         }
     }
@@ -142,11 +152,14 @@ impl Data {
         self.keys.get(key).map(|entry| &entry.value)
     }
 
-    /// Gives a key another name, in the place of what is there. Says whether there is such a key.
+    /// Gives a key another name, in the place of any key of that name. Returns whether there was
+    /// such a key.
     pub(crate) fn rename(&mut self, from: &[u8], to: &[u8], now: i64) -> bool {
         self.expire(from, now);
         let entry = self.keys.remove(from);
-        entry.map(|entry| self.keys.insert(to.to_vec(), entry)).is_some()
+        entry
+            .map(|entry| self.keys.insert(to.to_vec(), entry))
+            .is_some()
     }
 
     typed!(text, change_text, Text, Vec<u8>);
@@ -164,28 +177,34 @@ impl Data {
         self.keys.remove(key).is_some()
     }
 
-    /// When this key is over: `None` if there is none, `Some(None)` if never.
+    /// The time at which this key expires: `None` if there is none, `Some(None)` if it never does.
     pub(crate) fn expires(&mut self, key: &[u8], now: i64) -> Option<Option<i64>> {
         self.expire(key, now);
         self.keys.get(key).map(|entry| entry.expires)
     }
 
-    /// Lets a key be over then. Says whether it was there.
+    /// Lets a key expire at this time. Returns whether there was such a key.
     pub(crate) fn expire_at(&mut self, key: &[u8], at: i64, now: i64) -> bool {
         self.expire(key, now);
-        let Some(entry) = self.keys.get_mut(key) else { return false };
+        let Some(entry) = self.keys.get_mut(key) else {
+            return false;
+        };
         entry.expires = Some(at);
-        // One in the past deletes it at once.
+        // A time in the past deletes the key at once.
         if at <= now {
             self.keys.remove(key);
         }
         true
     }
 
-    /// All that are there now, with their types.
+    /// All keys that exist now, with their types.
     pub(crate) fn all(&mut self, now: i64) -> Vec<(Vec<u8>, &'static str)> {
-        self.keys.retain(|_, entry| entry.expires.is_none_or(|at| now <= at));
-        self.keys.iter().map(|(key, entry)| (key.clone(), entry.value.kind())).collect()
+        self.keys
+            .retain(|_, entry| entry.expires.is_none_or(|at| now <= at));
+        self.keys
+            .iter()
+            .map(|(key, entry)| (key.clone(), entry.value.kind()))
+            .collect()
     }
 
     pub(crate) fn clear(&mut self) {

@@ -1,12 +1,12 @@
-//! What a mini-server answers, in both versions of the protocol, and how it writes numbers.
+//! The replies of a mini-server in both versions of the protocol, and its format of numbers.
 
 use std::fmt::Write;
 
-/// One answer, or a part of one.
+/// One reply, or a part of one.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reply {
     Status(String),
-    /// Its code is its first word.
+    /// An error; its first word is its code.
     Error(String),
     Int(i64),
     Double(f64),
@@ -19,7 +19,7 @@ pub(crate) enum Reply {
     Map(Vec<(Reply, Reply)>),
     /// Members and scores: one after the other in the older protocol.
     Pairs(Vec<(Reply, Reply)>),
-    /// What nobody has asked for.
+    /// A message that the client has not asked for.
     Push(Vec<Reply>),
 }
 
@@ -40,7 +40,7 @@ impl Reply {
         text.map_or(Reply::Nil, Reply::bulk)
     }
 
-    /// Writes it, in version 3 or 2.
+    /// Writes the reply in version 3 of the protocol, or else in version 2.
     pub(crate) fn encode(&self, three: bool, to: &mut Vec<u8>) {
         let line = |to: &mut Vec<u8>, sign: char, text: &str| {
             to.extend_from_slice(format!("{sign}{text}\r\n").as_bytes());
@@ -62,7 +62,11 @@ impl Reply {
             Reply::Nil if three => line(to, '_', ""),
             Reply::Nil => line(to, '$', "-1"),
             Reply::Array(all) | Reply::Push(all) => {
-                let sign = if three && matches!(self, Reply::Push(_)) { '>' } else { '*' };
+                let sign = if three && matches!(self, Reply::Push(_)) {
+                    '>'
+                } else {
+                    '*'
+                };
                 line(to, sign, &all.len().to_string());
                 all.iter().for_each(|one| one.encode(three, to));
             }
@@ -75,7 +79,11 @@ impl Reply {
                 }
             }
             Reply::Map(pairs) | Reply::Pairs(pairs) => {
-                let (sign, many) = if three { ('%', pairs.len()) } else { ('*', 2 * pairs.len()) };
+                let (sign, many) = if three {
+                    ('%', pairs.len())
+                } else {
+                    ('*', 2 * pairs.len())
+                };
                 line(to, sign, &many.to_string());
                 pairs.iter().for_each(|(name, value)| {
                     name.encode(three, to);
@@ -86,17 +94,21 @@ impl Reply {
     }
 }
 
-/// A number as Redis writes scores and what Lua passes to a command: `%.17g`.
+/// Writes a number as Redis writes scores and the numbers that Lua passes to a command: `%.17g`.
 pub(crate) fn double(number: f64) -> String {
     if !number.is_finite() {
         let sign = if number.is_sign_negative() { "-" } else { "" };
         return format!("{sign}{}", if number.is_nan() { "nan" } else { "inf" });
     }
     if number == number.trunc() && number.abs() < 1e17 {
-        let sign = if number == 0.0 && number.is_sign_negative() { "-" } else { "" };
+        let sign = if number == 0.0 && number.is_sign_negative() {
+            "-"
+        } else {
+            ""
+        };
         return format!("{sign}{}", number as i64);
     }
-    // Seventeen digits, of which the last zeros are left out, and an exponent if there are more places.
+    // Seventeen digits without zeros at the end, and an exponent if there are more places.
     let text = format!("{number:.16e}");
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let exponent: i32 = exponent.parse().unwrap_or_default();
@@ -112,13 +124,13 @@ pub(crate) fn double(number: f64) -> String {
     said
 }
 
-/// A whole number, as strictly as Redis reads it.
+/// Reads a whole number, as strictly as Redis.
 pub(crate) fn integer(text: &[u8]) -> Option<i64> {
     let number: i64 = str::from_utf8(text).ok()?.parse().ok()?;
     (number.to_string().as_bytes() == text).then_some(number)
 }
 
-/// A score.
+/// Reads a score.
 pub(crate) fn score(text: &[u8]) -> Option<f64> {
     let text = str::from_utf8(text).ok()?;
     let number: f64 = match text.to_ascii_lowercase().as_str() {
@@ -153,10 +165,23 @@ mod tests {
 
     #[test]
     fn integers_are_read_strictly() {
-        let read: Vec<_> = ["0", "-7", "+7", "07", " 7", "7.0", "9223372036854775808", "-0", ""]
-            .iter()
-            .map(|text| integer(text.as_bytes()))
-            .collect();
-        assert_eq!(read, [Some(0), Some(-7), None, None, None, None, None, None, None]);
+        let read: Vec<_> = [
+            "0",
+            "-7",
+            "+7",
+            "07",
+            " 7",
+            "7.0",
+            "9223372036854775808",
+            "-0",
+            "",
+        ]
+        .iter()
+        .map(|text| integer(text.as_bytes()))
+        .collect();
+        assert_eq!(
+            read,
+            [Some(0), Some(-7), None, None, None, None, None, None, None]
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Scripts: the same Lua as in Redis, and what its `redis` offers.
+//! Scripts: they run in Redis's version of Lua, with the functions of its `redis`.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::redis::state::State;
 thread_local! {
     /// The scripts that this thread has compiled, by their hashes.
     static ENGINE: RefCell<Option<Engine>> = const { RefCell::new(None) };
-    /// What the script that runs works on.
+    /// The state that the running script works on.
     static STATE: RefCell<State> = RefCell::default();
 }
 
@@ -22,8 +22,14 @@ struct Engine {
     compiled: BTreeMap<String, Function>,
 }
 
-/// Runs a script. What it is called by makes no difference to what it does.
-pub(crate) fn run(state: &mut State, hash: &str, source: &[u8], keys: &[Vec<u8>], args: &[Vec<u8>]) -> Reply {
+/// Runs a script. The call by source and the call by hash do the same.
+pub(crate) fn run(
+    state: &mut State,
+    hash: &str,
+    source: &[u8],
+    keys: &[Vec<u8>],
+    args: &[Vec<u8>],
+) -> Reply {
     ENGINE.with_borrow_mut(|engine| {
         let engine = match engine {
             Some(engine) => engine,
@@ -34,7 +40,12 @@ pub(crate) fn run(state: &mut State, hash: &str, source: &[u8], keys: &[Vec<u8>]
         };
         let function = match engine.function(hash, source) {
             Ok(function) => function,
-            Err(error) => return Reply::error(format!("ERR Error compiling script (new function): {}", said(&error))),
+            Err(error) => {
+                return Reply::error(format!(
+                    "ERR Error compiling script (new function): {}",
+                    said(&error)
+                ));
+            }
         };
         state.wrote = false;
         STATE.set(take(state));
@@ -49,24 +60,39 @@ impl Engine {
         let lua = Lua::new();
         let redis = lua.create_table()?;
         redis.set("call", lua.create_function(call)?)?;
-        redis.set("pcall", lua.create_function(|lua, words| call(lua, words).or_else(|error| caught(lua, &error)))?)?;
+        redis.set(
+            "pcall",
+            lua.create_function(|lua, words| {
+                call(lua, words).or_else(|error| caught(lua, &error))
+            })?,
+        )?;
         redis.set("sha1hex", lua.create_function(sha1hex)?)?;
         lua.globals().set("redis", redis)?;
-        Ok(Engine { lua, compiled: BTreeMap::new() })
+        Ok(Engine {
+            lua,
+            compiled: BTreeMap::new(),
+        })
     }
 
     fn function(&mut self, hash: &str, source: &[u8]) -> Result<Function> {
         if let Some(function) = self.compiled.get(hash) {
             return Ok(function.clone());
         }
-        let function = self.lua.load(source).set_name("@user_script").into_function()?;
+        let function = self
+            .lua
+            .load(source)
+            .set_name("@user_script")
+            .into_function()?;
         self.compiled.insert(hash.to_owned(), function.clone());
         Ok(function)
     }
 
     fn call(&self, function: &Function, keys: &[Vec<u8>], args: &[Vec<u8>]) -> Result<Reply> {
         for (name, words) in [("KEYS", keys), ("ARGV", args)] {
-            let words = words.iter().map(|word| self.lua.create_string(word)).collect::<Result<Vec<_>>>()?;
+            let words = words
+                .iter()
+                .map(|word| self.lua.create_string(word))
+                .collect::<Result<Vec<_>>>()?;
             self.lua.globals().set(name, words)?;
         }
         from_lua(&function.call::<Value>(())?)
@@ -74,11 +100,14 @@ impl Engine {
 }
 
 /// `redis.call`.
-#[expect(clippy::needless_pass_by_value, reason = "the signature of functions for Lua")]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the signature of functions for Lua"
+)]
 fn call(lua: &Lua, words: MultiValue) -> Result<Value> {
     let word = |word: &Value| match word {
         Value::String(text) => Ok(text.as_bytes().to_vec()),
-        // Whole or not, all numbers of Lua are of one kind.
+        // All numbers of Lua are of one kind, whole or not.
         Value::Integer(number) => Ok(double(*number as f64).into_bytes()),
         Value::Number(number) => Ok(double(*number).into_bytes()),
         _ => {
@@ -92,19 +121,24 @@ fn call(lua: &Lua, words: MultiValue) -> Result<Value> {
 }
 
 /// `redis.sha1hex`.
-#[expect(clippy::needless_pass_by_value, reason = "the signature of functions for Lua")]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the signature of functions for Lua"
+)]
 fn sha1hex(_: &Lua, text: mlua::LuaString) -> Result<String> {
-    Ok(sha1_smol::Sha1::from(&*text.as_bytes()).digest().to_string())
+    Ok(sha1_smol::Sha1::from(&*text.as_bytes())
+        .digest()
+        .to_string())
 }
 
-/// `redis.pcall` answers a table in the place of an error.
+/// `redis.pcall` returns a table in the place of an error.
 fn caught(lua: &Lua, error: &Error) -> Result<Value> {
     let table = lua.create_table()?;
     table.set("err", said(error))?;
     Ok(Value::Table(table))
 }
 
-/// The first line of an error, without what the library adds.
+/// The first line of an error, without the additions of the library.
 fn said(error: &Error) -> String {
     let text = match error {
         Error::CallbackError { cause, .. } => return said(cause),
@@ -143,7 +177,9 @@ fn to_lua(lua: &Lua, reply: &Reply) -> Result<Value> {
         Reply::Verbatim(text) => Ok(Value::String(lua.create_string(text)?)),
         Reply::Nil => Ok(Value::Boolean(false)),
         Reply::Array(all) | Reply::Push(all) => list(&mut all.iter()),
-        Reply::Map(pairs) | Reply::Pairs(pairs) => list(&mut pairs.iter().flat_map(|(one, other)| [one, other])),
+        Reply::Map(pairs) | Reply::Pairs(pairs) => {
+            list(&mut pairs.iter().flat_map(|(one, other)| [one, other]))
+        }
     }
 }
 
@@ -159,12 +195,15 @@ fn from_lua(value: &Value) -> Result<Reply> {
 }
 
 fn from_table(table: &Table) -> Result<Reply> {
-    for (name, reply) in [("err", Reply::Error as fn(String) -> Reply), ("ok", Reply::Status)] {
+    for (name, reply) in [
+        ("err", Reply::Error as fn(String) -> Reply),
+        ("ok", Reply::Status),
+    ] {
         if let Value::String(text) = table.raw_get::<Value>(name)? {
             return Ok(reply(text.to_string_lossy()));
         }
     }
-    // Up to the first that is nil.
+    // The list ends at the first nil.
     let mut all = Vec::new();
     loop {
         match table.raw_get::<Value>(all.len() + 1)? {

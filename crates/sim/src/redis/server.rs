@@ -1,4 +1,5 @@
-//! A Redis server in memory: its connections, and what is asked beside data. It does no I/O, and has no clock.
+//! A Redis server in memory: its connections, and the commands that are not about data. It does no
+//! I/O, and has no clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
@@ -9,7 +10,7 @@ use crate::redis::reply::{Reply, integer};
 use crate::redis::script::run;
 use crate::redis::state::{State, syntax};
 
-/// How long a command takes, in microseconds.
+/// The time that a command takes, in microseconds.
 const TAKES: u64 = 3;
 
 /// A Redis server in memory, with the commands that Leasehold uses.
@@ -18,22 +19,24 @@ pub struct MiniRedis {
     pub(crate) state: State,
     scripts: BTreeMap<String, Vec<u8>>,
     connections: BTreeMap<u64, Connection>,
-    /// When it was called last, and how long that took up to now.
+    /// The wall clock at the last call, and the time that calls have taken since that clock moved.
     clock: (u64, u64),
-    /// By how many microseconds its clock is ahead, and whether it was ever set back.
+    /// The lead of its clock in microseconds, and whether it was ever set back.
     ahead: i64,
     stepped_back: bool,
-    /// How many scripts were run for clients.
+    /// The number of scripts that were run for clients.
     calls: u64,
-    /// How often it began anew.
+    /// The number of its restarts.
     restarts: u64,
-    /// How many scripts clients have sent or asked for, and how often they pinged.
+    /// The number of scripts that clients have sent or asked for, and of their pings.
     requests: u64,
 }
 
 impl std::fmt::Debug for MiniRedis {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MiniRedis").field("connections", &self.connections.len()).finish_non_exhaustive()
+        f.debug_struct("MiniRedis")
+            .field("connections", &self.connections.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -46,14 +49,17 @@ struct Connection {
 }
 
 impl MiniRedis {
-    /// A client has connected.
+    /// Begins the connection of a client.
     pub fn opened(&mut self, connection: u64) {
         self.connections.insert(connection, Connection::default());
     }
 
-    /// Bytes of a client have arrived, at this time in microseconds since 1970. Returns what is sent to whom.
+    /// Handles bytes of a client that have arrived at this time, in microseconds since 1970.
+    /// Returns the bytes to send, by connection.
     pub fn received(&mut self, connection: u64, bytes: &[u8], wall: u64) -> Vec<(u64, Vec<u8>)> {
-        let Some(client) = self.connections.get_mut(&connection) else { return Vec::new() };
+        let Some(client) = self.connections.get_mut(&connection) else {
+            return Vec::new();
+        };
         client.input.extend_from_slice(bytes);
         let mut input = take(&mut client.input);
         let mut read = 0;
@@ -61,8 +67,12 @@ impl MiniRedis {
             read += many;
             let replies = self.answer(connection, &words, wall);
             self.deliver();
-            let Some(client) = self.connections.get_mut(&connection) else { break };
-            replies.iter().for_each(|reply| reply.encode(client.three, &mut client.output));
+            let Some(client) = self.connections.get_mut(&connection) else {
+                break;
+            };
+            replies
+                .iter()
+                .for_each(|reply| reply.encode(client.three, &mut client.output));
         }
         input.drain(..read);
         if let Some(client) = self.connections.get_mut(&connection) {
@@ -71,14 +81,18 @@ impl MiniRedis {
         self.output()
     }
 
-    /// A client has gone.
+    /// Ends the connection of a client.
     pub fn closed(&mut self, connection: u64) {
         self.connections.remove(&connection);
-        self.state.subscribers.values_mut().for_each(|those| _ = those.remove(&connection));
+        self.state
+            .subscribers
+            .values_mut()
+            .for_each(|those| _ = those.remove(&connection));
         self.state.subscribers.retain(|_, those| !those.is_empty());
     }
 
-    /// Does what somebody asks by hand, and says nothing of it. Returns what is sent to whom.
+    /// Executes a command that somebody enters by hand, and drops its reply. Returns the bytes to
+    /// send, by connection.
     pub fn by_hand(&mut self, words: &[&str], wall: u64) -> Vec<(u64, Vec<u8>)> {
         let words: Vec<Vec<u8>> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
         self.answer(0, &words, wall);
@@ -86,29 +100,38 @@ impl MiniRedis {
         self.output()
     }
 
-    /// How many scripts were run for clients.
+    /// The number of scripts that were run for clients.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.calls
     }
 
-    /// How many requests clients have made with scripts, known or not, and pings: `eval`, `evalsha`, `script load` and `ping`, of which a
-    /// real one's `INFO commandstats` tells.
+    /// The number of requests that clients have made with scripts, known or not, and of their
+    /// pings: `eval`, `evalsha`, `script load` and `ping`. A real server reports them in `INFO
+    /// commandstats`.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.requests
     }
 
-    /// All that it keeps, with how long each still lives, in milliseconds: -1 for ever.
+    /// All keys, with the time that each still lives, in milliseconds: -1 for ever.
     pub fn keys(&mut self, wall: u64) -> Vec<(String, i64)> {
         self.tick(wall);
         let now = self.state.now();
         let all = self.state.data.all(now).into_iter();
-        let lives = |data: &mut Data, key: &[u8]| data.expires(key, now).flatten().map_or(-1, |at| at - now);
-        all.map(|(key, _)| (String::from_utf8_lossy(&key).into_owned(), lives(&mut self.state.data, &key))).collect()
+        let lives = |data: &mut Data, key: &[u8]| {
+            data.expires(key, now).flatten().map_or(-1, |at| at - now)
+        };
+        all.map(|(key, _)| {
+            (
+                String::from_utf8_lossy(&key).into_owned(),
+                lives(&mut self.state.data, &key),
+            )
+        })
+        .collect()
     }
 
-    /// It begins anew: all clients are gone, and it knows no script. Its data it keeps.
+    /// Restarts the server: all clients are gone, and it knows no script. It keeps its data.
     pub fn restart(&mut self) {
         self.restarts += 1;
         self.connections.clear();
@@ -116,7 +139,7 @@ impl MiniRedis {
         self.state.subscribers.clear();
     }
 
-    /// Its clock steps by so many microseconds.
+    /// Steps its clock by this many microseconds.
     pub(crate) fn step(&mut self, by: i64) {
         self.ahead += by;
         self.stepped_back |= by < 0;
@@ -126,18 +149,26 @@ impl MiniRedis {
         self.stepped_back
     }
 
-    /// Its clock at this time.
+    /// Sets its clock by this time.
     fn tick(&mut self, wall: u64) {
-        self.clock = if self.clock.0 == wall { (wall, self.clock.1 + TAKES) } else { (wall, 0) };
+        self.clock = if self.clock.0 == wall {
+            (wall, self.clock.1 + TAKES)
+        } else {
+            (wall, 0)
+        };
         self.state.micros = (wall + self.clock.1).saturating_add_signed(self.ahead);
     }
 
     fn output(&mut self) -> Vec<(u64, Vec<u8>)> {
-        let all = self.connections.iter_mut().filter(|(_, client)| !client.output.is_empty());
-        all.map(|(nth, client)| (*nth, take(&mut client.output))).collect()
+        let all = self
+            .connections
+            .iter_mut()
+            .filter(|(_, client)| !client.output.is_empty());
+        all.map(|(nth, client)| (*nth, take(&mut client.output)))
+            .collect()
     }
 
-    /// Tells subscribers.
+    /// Sends the waiting messages to subscribers.
     fn deliver(&mut self) {
         for (to, push) in take(&mut self.state.pushes) {
             if let Some(client) = self.connections.get_mut(&to) {
@@ -148,12 +179,24 @@ impl MiniRedis {
 
     fn answer(&mut self, connection: u64, words: &[Vec<u8>], wall: u64) -> Vec<Reply> {
         self.tick(wall);
-        let text = |nth: usize| words.get(nth).map(|word| String::from_utf8_lossy(word).to_ascii_lowercase());
-        let (name, second) = (text(0).unwrap_or_default(), text(1).unwrap_or_default());
-        self.requests += u64::from(matches!((&*name, &*second), ("eval" | "evalsha" | "ping", _) | ("script", "load")));
+        let text = |nth: usize| {
+            words
+                .get(nth)
+                .map(|word| String::from_utf8_lossy(word).to_ascii_lowercase())
+        };
+        let name = text(0).unwrap_or_default();
+        let second = text(1).unwrap_or_default();
+        self.requests += u64::from(matches!(
+            (&*name, &*second),
+            ("eval" | "evalsha" | "ping", _) | ("script", "load")
+        ));
         vec![match (&*name, &*second) {
-            ("subscribe" | "unsubscribe", _) => return self.subscribe(connection, words, name == "subscribe"),
-            ("eval" | "evalsha", _) => self.eval(words, name == "eval").unwrap_or_else(|error| error),
+            ("subscribe" | "unsubscribe", _) => {
+                return self.subscribe(connection, words, name == "subscribe");
+            }
+            ("eval" | "evalsha", _) => self
+                .eval(words, name == "eval")
+                .unwrap_or_else(|error| error),
             ("script", "flush") => {
                 self.scripts.clear();
                 Reply::ok()
@@ -174,16 +217,26 @@ impl MiniRedis {
             }
             ("config", _) => {
                 let facts = [("save", ""), ("appendfsync", "always")];
-                let asked = facts.iter().filter(|(name, _)| words[2..].iter().any(|word| word == name.as_bytes()));
-                Reply::Map(asked.map(|(name, value)| (Reply::bulk(name), Reply::bulk(value))).collect())
+                let asked = facts
+                    .iter()
+                    .filter(|(name, _)| words[2..].iter().any(|word| word == name.as_bytes()));
+                Reply::Map(
+                    asked
+                        .map(|(name, value)| (Reply::bulk(name), Reply::bulk(value)))
+                        .collect(),
+                )
             }
             ("info", _) => Reply::Verbatim(format!(
                 "# Server\r\nrun_id:{:040}\r\n# Memory\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n# Persistence\r\naof_enabled:1\r\n",
                 self.restarts
             )),
             ("pubsub", "numsub") => {
-                let many = |channel: &Vec<u8>| self.state.subscribers.get(channel).map_or(0, BTreeSet::len);
-                let each = words[2..].iter().flat_map(|it| [Reply::bulk(it), Reply::Int(many(it) as i64)]);
+                let many = |channel: &Vec<u8>| {
+                    self.state.subscribers.get(channel).map_or(0, BTreeSet::len)
+                };
+                let each = words[2..]
+                    .iter()
+                    .flat_map(|it| [Reply::bulk(it), Reply::Int(many(it) as i64)]);
                 Reply::Array(each.collect())
             }
             ("wait", _) => Reply::Int(0),
@@ -202,7 +255,10 @@ impl MiniRedis {
         Reply::Map(vec![
             text("server", "redis"),
             text("version", "7.0.15"),
-            (Reply::bulk("proto"), Reply::Int(if client.three { 3 } else { 2 })),
+            (
+                Reply::bulk("proto"),
+                Reply::Int(if client.three { 3 } else { 2 }),
+            ),
             (Reply::bulk("id"), Reply::Int(connection as i64)),
             text("mode", "standalone"),
             text("role", "master"),
@@ -210,11 +266,17 @@ impl MiniRedis {
         ])
     }
 
-    /// Each channel is answered by a push.
+    /// Answers by one push for each channel.
     fn subscribe(&mut self, connection: u64, words: &[Vec<u8>], joins: bool) -> Vec<Reply> {
-        let Some(client) = self.connections.get_mut(&connection) else { return Vec::new() };
+        let Some(client) = self.connections.get_mut(&connection) else {
+            return Vec::new();
+        };
         let named = words[1..].to_vec();
-        let channels = if named.is_empty() && !joins { client.channels.iter().cloned().collect() } else { named };
+        let channels = if named.is_empty() && !joins {
+            client.channels.iter().cloned().collect()
+        } else {
+            named
+        };
         let mut replies = Vec::new();
         for channel in channels {
             let those = self.state.subscribers.entry(channel.clone()).or_default();
@@ -227,7 +289,11 @@ impl MiniRedis {
             }
             let word = if joins { "subscribe" } else { "unsubscribe" };
             let many = Reply::Int(client.channels.len() as i64);
-            replies.push(Reply::Push(vec![Reply::bulk(word), Reply::bulk(channel), many]));
+            replies.push(Reply::Push(vec![
+                Reply::bulk(word),
+                Reply::bulk(channel),
+                many,
+            ]));
         }
         replies
     }
@@ -235,12 +301,22 @@ impl MiniRedis {
     fn eval(&mut self, words: &[Vec<u8>], with_source: bool) -> Result<Reply, Reply> {
         let script = words.get(1).ok_or_else(syntax)?;
         let no_number = || Reply::error("ERR value is not an integer or out of range");
-        let many = words.get(2).and_then(|many| integer(many)).ok_or_else(no_number)?;
-        let many = usize::try_from(many).map_err(|_| Reply::error("ERR Number of keys can't be negative"))?;
+        let many = words
+            .get(2)
+            .and_then(|many| integer(many))
+            .ok_or_else(no_number)?;
+        let many = usize::try_from(many)
+            .map_err(|_| Reply::error("ERR Number of keys can't be negative"))?;
         if many > words.len() - 3 {
-            return Err(Reply::error("ERR Number of keys can't be greater than number of args"));
+            return Err(Reply::error(
+                "ERR Number of keys can't be greater than number of args",
+            ));
         }
-        let hash = if with_source { hash_of(script) } else { String::from_utf8_lossy(script).to_ascii_lowercase() };
+        let hash = if with_source {
+            hash_of(script)
+        } else {
+            String::from_utf8_lossy(script).to_ascii_lowercase()
+        };
         if with_source {
             self.scripts.insert(hash.clone(), script.clone());
         }
@@ -253,14 +329,23 @@ impl MiniRedis {
 }
 
 fn hash_of(source: &[u8]) -> String {
-    redis::Script::new(&String::from_utf8_lossy(source)).get_hash().to_owned()
+    redis::Script::new(&String::from_utf8_lossy(source))
+        .get_hash()
+        .to_owned()
 }
 
-/// The first request in these bytes, if it is there as a whole, and how long it is.
+/// The first request in these bytes if it is complete, and its length.
 fn request(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
     let line = |from: usize| {
-        let end = from + bytes.get(from..)?.windows(2).position(|two| two == b"\r\n")?;
-        let number: usize = str::from_utf8(bytes.get(from + 1..end)?).ok()?.parse().ok()?;
+        let end = from
+            + bytes
+                .get(from..)?
+                .windows(2)
+                .position(|two| two == b"\r\n")?;
+        let number: usize = str::from_utf8(bytes.get(from + 1..end)?)
+            .ok()?
+            .parse()
+            .ok()?;
         Some((number, end + 2))
     };
     let (many, mut at) = line(0)?;

@@ -1,11 +1,11 @@
-//! What commands work on, and what they say of wrong words.
+//! The state that commands work on, and the errors for wrong words.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::redis::data::Data;
 use crate::redis::reply::Reply;
 
-/// What commands work on.
+/// The state that commands work on.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) data: Data,
@@ -13,11 +13,11 @@ pub(crate) struct State {
     pub(crate) micros: u64,
     /// There is no room for more data.
     pub(crate) full: bool,
-    /// Who is subscribed to a channel, by the numbers of their connections.
+    /// The subscribers of each channel, by the numbers of their connections.
     pub(crate) subscribers: BTreeMap<Vec<u8>, BTreeSet<u64>>,
-    /// What is to be said to subscribers.
+    /// The messages that wait for subscribers.
     pub(crate) pushes: Vec<(u64, Reply)>,
-    /// The script that runs has written something.
+    /// The running script has written something.
     pub(crate) wrote: bool,
 }
 
@@ -27,7 +27,7 @@ impl State {
     }
 }
 
-/// What is wrong with how a command was called.
+/// The error for a command with wrong words.
 pub(crate) fn syntax() -> Reply {
     Reply::error("ERR syntax error")
 }

@@ -4,7 +4,7 @@ use crate::redis::data::Value;
 use crate::redis::reply::{Reply, integer};
 use crate::redis::state::{State, no_integer, syntax};
 
-/// The longest text.
+/// The longest text, in bytes.
 const LONGEST: i64 = 512 << 20;
 
 pub(crate) fn execute(state: &mut State, name: &str, args: &[Vec<u8>]) -> Result<Reply, Reply> {
@@ -29,7 +29,9 @@ pub(crate) fn execute(state: &mut State, name: &str, args: &[Vec<u8>]) -> Result
 
 fn set(state: &mut State, key: &[u8], value: &[u8], options: &[Vec<u8>]) -> Result<Reply, Reply> {
     let now = state.now();
-    let (mut only_if, mut expires, mut keeps) = (None, None, false);
+    let mut only_if = None;
+    let mut expires = None;
+    let mut keeps = false;
     let mut words = options.iter();
     while let Some(word) = words.next() {
         match word.to_ascii_lowercase().as_slice() {
@@ -38,9 +40,17 @@ fn set(state: &mut State, key: &[u8], value: &[u8], options: &[Vec<u8>]) -> Resu
             b"keepttl" if expires.is_none() => keeps = true,
             unit @ (b"px" | b"ex") if expires.is_none() && !keeps => {
                 let lasts = integer(words.next().ok_or_else(syntax)?).ok_or_else(no_integer)?;
-                let lasts = if unit == b"ex" { lasts.checked_mul(1000) } else { Some(lasts) };
-                let at = lasts.filter(|lasts| *lasts > 0).and_then(|lasts| lasts.checked_add(now));
-                expires = Some(at.ok_or_else(|| Reply::error("ERR invalid expire time in 'set' command"))?);
+                let lasts = if unit == b"ex" {
+                    lasts.checked_mul(1000)
+                } else {
+                    Some(lasts)
+                };
+                let at = lasts
+                    .filter(|lasts| *lasts > 0)
+                    .and_then(|lasts| lasts.checked_add(now));
+                expires = Some(
+                    at.ok_or_else(|| Reply::error("ERR invalid expire time in 'set' command"))?,
+                );
             }
             _ => return Err(syntax()),
         }
@@ -55,7 +65,8 @@ fn set(state: &mut State, key: &[u8], value: &[u8], options: &[Vec<u8>]) -> Resu
 }
 
 fn set_range(state: &mut State, key: &[u8], at: &[u8], part: &[u8]) -> Result<Reply, Reply> {
-    let (now, at) = (state.now(), integer(at).ok_or_else(no_integer)?);
+    let now = state.now();
+    let at = integer(at).ok_or_else(no_integer)?;
     if at < 0 {
         return Err(Reply::error("ERR offset is out of range"));
     }
@@ -64,7 +75,9 @@ fn set_range(state: &mut State, key: &[u8], at: &[u8], part: &[u8]) -> Result<Re
         return Ok(Reply::Int(long as i64));
     }
     if at + part.len() as i64 > LONGEST {
-        return Err(Reply::error("ERR string exceeds maximum allowed size (proto-max-bulk-len)"));
+        return Err(Reply::error(
+            "ERR string exceeds maximum allowed size (proto-max-bulk-len)",
+        ));
     }
     let (at, end) = (at as usize, at as usize + part.len());
     let long = state.data.change_text(key, now, |text| {
@@ -83,6 +96,8 @@ fn add(state: &mut State, key: &[u8], by: i64) -> Result<Reply, Reply> {
     };
     let sum = number.checked_add(by);
     let sum = sum.ok_or_else(|| Reply::error("ERR increment or decrement would overflow"))?;
-    state.data.change_text(key, now, |text| *text = sum.to_string().into_bytes())?;
+    state
+        .data
+        .change_text(key, now, |text| *text = sum.to_string().into_bytes())?;
     Ok(Reply::Int(sum))
 }

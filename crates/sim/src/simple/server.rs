@@ -1,26 +1,27 @@
-//! A store in its simplest form, as a server: queues with leases by its own clock. It says of each grant which request extended it.
+//! A store in its simplest form, as a server: queues with leases by its own clock. Each of its
+//! grants says which request extended it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use leasehold_core::seam::{
-    Claim, ClaimId, Claimed, Grant, LeaseRef, Mode, Moment, Notifier, Place, Renewal, Validity, WaitPolicy, Waiting,
-    holding, same_permits,
+use leasehold_core::backend::{
+    Claim, ClaimId, Claimed, Grant, LeaseRef, Mode, Moment, Notifier, Place, Renewal, Validity,
+    WaitPolicy, Waiting, holding, same_permits,
 };
 use leasehold_core::support::fault;
 use leasehold_core::{FencingToken, LockQueue, Loss, Name, Participant, Result};
 
-/// So often in a lease a waiter asks again where it polls.
+/// The number of times in a lease that a polling waiter asks again.
 const POLLS: u32 = 20;
 
-/// Who is told of something: the process that has this number, over its notifier.
+/// A client that is notified: the number of its process, and its notifier.
 #[derive(Clone)]
 pub(crate) struct Client {
     pub(crate) process: usize,
     pub(crate) notifier: Notifier,
 }
 
-/// What is said to a client without its asking.
+/// A message to a client that the client has not asked for.
 pub(crate) type Push = (Client, Box<dyn FnOnce(&Notifier) + Send>);
 
 #[derive(Default)]
@@ -29,14 +30,14 @@ pub(crate) struct Server {
     tokens: u64,
     polls: bool,
     pub(crate) observers: Vec<(u64, Name, Client)>,
-    /// What is still to be said.
+    /// The messages that are not sent yet.
     pub(crate) pushes: Vec<Push>,
 }
 
 struct Entry {
     claim: Claim,
     client: Client,
-    /// The latest send of a request that has extended it, by its client's clock.
+    /// The latest send time of a request that has extended the lease, by its client's clock.
     sent: Moment,
     deadline: Moment,
     token: Option<(u64, u32)>,
@@ -48,14 +49,22 @@ impl Entry {
         self.deadline = self.deadline.max(now + self.claim.ttl);
     }
 
-    /// The request that was sent last has extended it by as much, or one that was executed after it.
+    /// The request that was sent last has extended the lease by its TTL, or one that was executed
+    /// after it has.
     fn validity(&self) -> Validity {
         Validity::since(self.sent, self.claim.ttl)
     }
 
     fn grant(&self) -> Option<Grant> {
         let (token, turns) = self.token?;
-        Some(Grant::new(place(self.claim.id), FencingToken::new(token), self.validity()).turns(turns))
+        Some(
+            Grant::new(
+                place(self.claim.id),
+                FencingToken::new(token),
+                self.validity(),
+            )
+            .turns(turns),
+        )
     }
 
     fn shown(&self) -> Participant {
@@ -71,10 +80,13 @@ fn place(id: ClaimId) -> Place {
 
 impl Server {
     pub(crate) fn new(polls: bool) -> Server {
-        Server { polls, ..Server::default() }
+        Server {
+            polls,
+            ..Server::default()
+        }
     }
 
-    /// Works on a queue, and grants what is to be granted before and after.
+    /// Works on a queue, and grants what can be granted before and after.
     fn with<T>(
         &mut self,
         name: &Name,
@@ -87,28 +99,49 @@ impl Server {
         let outcome = work(self.queues.entry(name.clone()).or_default());
         self.admit(name, asks, now);
         if before != self.leaders(name) {
-            for (_, observed, client) in self.observers.iter().filter(|observer| observer.1 == *name) {
+            for (_, observed, client) in
+                self.observers.iter().filter(|observer| observer.1 == *name)
+            {
                 let name = observed.clone();
-                self.pushes.push((client.clone(), Box::new(move |notifier| notifier.holder_changed(&name))));
+                self.pushes.push((
+                    client.clone(),
+                    Box::new(move |notifier| notifier.holder_changed(&name)),
+                ));
             }
         }
         outcome
     }
 
     fn leaders(&self, name: &Name) -> Vec<Option<(u64, u32)>> {
-        self.queues.get(name).into_iter().flatten().filter(|entry| entry.token.is_some()).map(|it| it.token).collect()
+        self.queues
+            .get(name)
+            .into_iter()
+            .flatten()
+            .filter(|entry| entry.token.is_some())
+            .map(|it| it.token)
+            .collect()
     }
 
     fn admit(&mut self, name: &Name, asks: Option<ClaimId>, now: Moment) {
-        let Some(queue) = self.queues.get_mut(name) else { return };
+        let Some(queue) = self.queues.get_mut(name) else {
+            return;
+        };
         queue.retain(|entry| entry.deadline > now);
         let modes: Vec<Mode> = queue.iter().map(|entry| entry.claim.mode).collect();
-        for entry in queue.iter_mut().take(holding(&modes)).filter(|entry| entry.token.is_none()) {
+        for entry in queue
+            .iter_mut()
+            .take(holding(&modes))
+            .filter(|entry| entry.token.is_none())
+        {
             entry.token = Some((self.tokens + 1, entry.claim.turns()));
             self.tokens += u64::from(entry.claim.turns());
-            let (id, grant) = (entry.claim.id, entry.grant());
+            let id = entry.claim.id;
+            let grant = entry.grant();
             if let Some(grant) = grant.filter(|_| asks != Some(id)) {
-                self.pushes.push((entry.client.clone(), Box::new(move |notifier| notifier.granted(id, grant))));
+                self.pushes.push((
+                    entry.client.clone(),
+                    Box::new(move |notifier| notifier.granted(id, grant)),
+                ));
             }
         }
         if queue.is_empty() {
@@ -116,21 +149,38 @@ impl Server {
         }
     }
 
-    pub(crate) fn claim(&mut self, claim: &Claim, client: &Client, sent: Moment, now: Moment) -> Result<Claimed> {
+    pub(crate) fn claim(
+        &mut self,
+        claim: &Claim,
+        client: &Client,
+        sent: Moment,
+        now: Moment,
+    ) -> Result<Claimed> {
         let known = |queue: &[Entry]| queue.iter().position(|entry| entry.claim.id == claim.id);
         self.with(&claim.name, Some(claim.id), now, |queue| -> Result<()> {
             if known(queue).is_none() {
                 same_permits(queue.iter().map(|entry| &entry.claim.mode), claim.mode)?;
-                let (claim, client) = (claim.clone(), client.clone());
-                queue.push(Entry { deadline: now + claim.ttl, claim, client, sent, token: None });
+                let claim = claim.clone();
+                let client = client.clone();
+                queue.push(Entry {
+                    deadline: now + claim.ttl,
+                    claim,
+                    client,
+                    sent,
+                    token: None,
+                });
             }
             Ok(())
         })?;
-        let (tries, polls) = (claim.policy == WaitPolicy::Try, self.polls);
+        let tries = claim.policy == WaitPolicy::Try;
+        let polls = self.polls;
         self.with(&claim.name, Some(claim.id), now, |queue| {
-            let contention =
-                |queue: &[Entry]| LockQueue::new(queue.iter().map(Entry::shown).collect(), Vec::new()).contention();
-            let Some(at) = known(queue) else { return Ok(Claimed::Busy(contention(queue))) };
+            let contention = |queue: &[Entry]| {
+                LockQueue::new(queue.iter().map(Entry::shown).collect(), Vec::new()).contention()
+            };
+            let Some(at) = known(queue) else {
+                return Ok(Claimed::Busy(contention(queue)));
+            };
             let entry = &mut queue[at];
             entry.extend(sent, now);
             entry.claim.label = claim.label.clone();
@@ -144,10 +194,20 @@ impl Server {
                 queue.remove(at);
                 return Ok(Claimed::Busy(contention(queue)));
             }
-            let free = queue.iter().filter(|entry| entry.token.is_some()).map(|entry| entry.deadline).min();
+            let free = queue
+                .iter()
+                .filter(|entry| entry.token.is_some())
+                .map(|entry| entry.deadline)
+                .min();
             let retry_after = free.map_or(claim.ttl, |at| at.since(now)) + Duration::from_millis(1);
-            let retry_after = if polls { retry_after.min(claim.ttl / POLLS) } else { retry_after };
-            Ok(Claimed::Waiting(Waiting::new(place(claim.id), contention(queue)).retry_after(retry_after)))
+            let retry_after = if polls {
+                retry_after.min(claim.ttl / POLLS)
+            } else {
+                retry_after
+            };
+            Ok(Claimed::Waiting(
+                Waiting::new(place(claim.id), contention(queue)).retry_after(retry_after),
+            ))
         })
     }
 
@@ -169,25 +229,35 @@ impl Server {
     }
 
     pub(crate) fn release(&mut self, name: &Name, id: ClaimId, now: Moment) {
-        self.with(name, None, now, |queue| queue.retain(|entry| entry.claim.id != id));
+        self.with(name, None, now, |queue| {
+            queue.retain(|entry| entry.claim.id != id);
+        });
     }
 
     pub(crate) fn inspect(&mut self, name: &Name, now: Moment) -> LockQueue {
         self.with(name, None, now, |queue| {
-            let (holders, waiters) = queue.iter().map(Entry::shown).partition(|shown| shown.token.is_some());
+            let (holders, waiters) = queue
+                .iter()
+                .map(Entry::shown)
+                .partition(|shown| shown.token.is_some());
             LockQueue::new(holders, waiters)
         })
     }
 
-    /// Ends the holds of a lock, and says so to their clients, or not.
+    /// Ends the holds of a lock. Their clients are told if `says_so`.
     pub(crate) fn evict(&mut self, name: &Name, says_so: bool, now: Moment) {
         let evicted = self.with(name, None, now, |queue| {
-            let (gone, left): (Vec<_>, Vec<_>) = std::mem::take(queue).into_iter().partition(|it| it.token.is_some());
+            let (gone, left): (Vec<_>, Vec<_>) = std::mem::take(queue)
+                .into_iter()
+                .partition(|it| it.token.is_some());
             *queue = left;
             gone
         });
         for Entry { claim, client, .. } in evicted.into_iter().filter(|_| says_so) {
-            self.pushes.push((client, Box::new(move |notifier| notifier.lost(claim.id, Loss::Evicted))));
+            self.pushes.push((
+                client,
+                Box::new(move |notifier| notifier.lost(claim.id, Loss::Evicted)),
+            ));
         }
     }
 
@@ -196,7 +266,7 @@ impl Server {
         self.queues.clear();
     }
 
-    /// How many holders and waiters there are.
+    /// The number of holders and waiters.
     pub(crate) fn entries(&mut self, now: Moment) -> usize {
         let names: Vec<Name> = self.queues.keys().cloned().collect();
         names.iter().for_each(|name| self.admit(name, None, now));

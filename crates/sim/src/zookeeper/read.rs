@@ -6,7 +6,7 @@ use leasehold_sim_zookeeper_client::wire::{EVENT, Reader, Record, code, op};
 
 use super::tree::{Event, Tree};
 
-/// Who watches what: connections, by paths.
+/// The watches: connections, by paths.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     nodes: BTreeMap<String, BTreeSet<u64>>,
@@ -14,7 +14,7 @@ pub(crate) struct Watches {
 }
 
 impl Watches {
-    /// Tells those who watch of what became of a node. Each watch tells once.
+    /// Returns the events for those that watch a node. Each watch is told once.
     pub(crate) fn tell(&mut self, event: Event, path: &str) -> Vec<(u64, Vec<u8>)> {
         let mut who = BTreeSet::new();
         if event != Event::ChildrenChanged {
@@ -23,48 +23,70 @@ impl Watches {
         if matches!(event, Event::ChildrenChanged | Event::Deleted) {
             who.extend(self.children.remove(path).unwrap_or_default());
         }
-        let packet = Record::default().int(EVENT).long(-1).int(0).int(event as i32).int(3).text(path).packet();
-        who.into_iter().map(|connection| (connection, packet.clone())).collect()
+        let packet = Record::default()
+            .int(EVENT)
+            .long(-1)
+            .int(0)
+            .int(event as i32)
+            .int(3)
+            .text(path)
+            .packet();
+        who.into_iter()
+            .map(|connection| (connection, packet.clone()))
+            .collect()
     }
 
-    /// How many there are.
+    /// The number of watches.
     pub(crate) fn count(&self) -> usize {
-        [&self.nodes, &self.children].iter().flat_map(|all| all.values()).map(BTreeSet::len).sum()
+        [&self.nodes, &self.children]
+            .iter()
+            .flat_map(|all| all.values())
+            .map(BTreeSet::len)
+            .sum()
     }
 
-    /// A connection is gone.
+    /// Forgets a connection that is gone.
     pub(crate) fn forget(&mut self, connection: u64) {
         for all in [&mut self.nodes, &mut self.children] {
-            all.values_mut().for_each(|those| _ = those.remove(&connection));
+            all.values_mut()
+                .for_each(|those| _ = those.remove(&connection));
             all.retain(|_, those| !those.is_empty());
         }
     }
 
     fn add(&mut self, op: i32, path: &str, connection: u64) {
-        let all = if op == op::GET_CHILDREN { &mut self.children } else { &mut self.nodes };
+        let all = if op == op::GET_CHILDREN {
+            &mut self.children
+        } else {
+            &mut self.nodes
+        };
         all.entry(path.to_owned()).or_default().insert(connection);
     }
 
-    /// Those of children (1), of the node (2), or both (3).
+    /// Removes the watches of children (1), of the node (2), or both (3).
     fn remove(&mut self, path: &str, which: i32, connection: u64) -> Result<(), i32> {
         let mut found = false;
         for (kind, all) in [(1, &mut self.children), (2, &mut self.nodes)] {
             if which & kind != 0 {
-                found |= all.get_mut(path).is_some_and(|those| those.remove(&connection));
+                found |= all
+                    .get_mut(path)
+                    .is_some_and(|those| those.remove(&connection));
             }
         }
         if found { Ok(()) } else { Err(code::NO_WATCHER) }
     }
 }
 
-/// What is answered to a request that reads, by this session over this connection. An error is a number of ZooKeeper's.
+/// The answer to a request that reads, from this session over this connection. An error is a number
+/// of ZooKeeper's.
 pub(crate) fn read(
     (tree, watches): (&Tree, &mut Watches),
     (session, connection): (i64, u64),
     op: i32,
     request: &[u8],
 ) -> Result<Record, i32> {
-    let (mut reader, broken) = (Reader(request), code::BAD_ARGUMENTS);
+    let mut reader = Reader(request);
+    let broken = code::BAD_ARGUMENTS;
     match op {
         op::EXISTS | op::GET_DATA | op::GET_CHILDREN => {
             let (path, watch) = reader.text().zip(reader.bool()).ok_or(broken)?;
@@ -93,7 +115,9 @@ pub(crate) fn read(
         }
         op::REMOVE_WATCHES => {
             let (path, which) = reader.text().zip(reader.int()).ok_or(broken)?;
-            watches.remove(&path, which, connection).map(|()| Record::default())
+            watches
+                .remove(&path, which, connection)
+                .map(|()| Record::default())
         }
         _ => Err(code::UNIMPLEMENTED),
     }

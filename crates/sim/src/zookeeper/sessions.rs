@@ -1,16 +1,18 @@
-//! Sessions, as the leader counts their time: in ticks, and by what members tell it of those that they have heard of.
+//! Sessions, as the leader counts their time: in ticks, and by the reports of members about the
+//! sessions that they have heard of.
 
 use std::collections::BTreeMap;
 
-/// What a client knows a session by: as long as a real one's, and as unlike any other's.
+/// The password by which a client is known to own a session: as long as a real one's, and different
+/// for each session.
 pub(crate) type Password = [u8; 16];
 
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
     pub(crate) password: Password,
-    /// In nanoseconds, as it was agreed to last.
+    /// The agreed timeout, in nanoseconds.
     pub(crate) timeout: u64,
-    /// Where it is connected.
+    /// The member to which it is connected.
     pub(crate) member: usize,
     expires: u64,
 }
@@ -20,19 +22,27 @@ pub(crate) struct Session {
 pub(crate) struct Sessions {
     all: BTreeMap<i64, Session>,
     made: i64,
-    /// Of the leader, in nanoseconds.
+    /// The leader's tick, in nanoseconds.
     tick: u64,
-    /// What each member has heard of since it told the leader, and when it does that again.
+    /// The sessions that each member has heard of since its last report, and the time of the next
+    /// reports.
     heard: Vec<BTreeMap<i64, u64>>,
     reports: u64,
 }
 
 impl Sessions {
     pub(crate) fn new(tick: u64, members: usize) -> Sessions {
-        Sessions { all: BTreeMap::new(), made: 0, tick, heard: vec![BTreeMap::new(); members], reports: 0 }
+        Sessions {
+            all: BTreeMap::new(),
+            made: 0,
+            tick,
+            heard: vec![BTreeMap::new(); members],
+            reports: 0,
+        }
     }
 
-    /// There are these again, in the place of those of now. No number is given twice: a real server begins to count by the time.
+    /// Replaces all sessions by these. No number is given twice: a real server begins to count by
+    /// the time.
     pub(crate) fn restore(&mut self, kept: Sessions) {
         let made = self.made.max(kept.made);
         *self = Sessions { made, ..kept };
@@ -42,14 +52,22 @@ impl Sessions {
         self.tick
     }
 
-    /// A new one, at this member.
+    /// Opens a session at this member.
     pub(crate) fn open(&mut self, member: usize, timeout: u64, now: u64) -> (i64, Password) {
         self.made += 1;
         let id = (member as i64 + 1) << 56 | self.made;
         let mut password = [0x5a; 16];
         password[..8].copy_from_slice(&id.to_be_bytes());
         let expires = self.end(timeout, now);
-        self.all.insert(id, Session { password, timeout, member, expires });
+        self.all.insert(
+            id,
+            Session {
+                password,
+                timeout,
+                member,
+                expires,
+            },
+        );
         (id, password)
     }
 
@@ -61,20 +79,31 @@ impl Sessions {
         self.all.keys().copied().collect()
     }
 
-    /// It is connected here from now on, if it lives and this is its password.
-    pub(crate) fn reopen(&mut self, id: i64, password: &[u8], (member, timeout): (usize, u64), now: u64) -> bool {
+    /// Connects a session to this member, if it lives and this is its password. Returns whether it
+    /// did.
+    pub(crate) fn reopen(
+        &mut self,
+        id: i64,
+        password: &[u8],
+        (member, timeout): (usize, u64),
+        now: u64,
+    ) -> bool {
         let expires = self.end(timeout, now);
-        let Some(it) = self.all.get_mut(&id).filter(|it| it.password == password) else { return false };
+        let Some(it) = self.all.get_mut(&id).filter(|it| it.password == password) else {
+            return false;
+        };
         (it.member, it.timeout, it.expires) = (member, timeout, expires);
         true
     }
 
     pub(crate) fn close(&mut self, id: i64) {
         self.all.remove(&id);
-        self.heard.iter_mut().for_each(|heard| _ = heard.remove(&id));
+        self.heard
+            .iter_mut()
+            .for_each(|heard| _ = heard.remove(&id));
     }
 
-    /// A member has heard of a session; the leader hears of it at once only from itself.
+    /// Records that a member has heard of a session. The leader learns it at once only from itself.
     pub(crate) fn hear(&mut self, id: i64, timeout: u64, member: usize, leader: usize, now: u64) {
         if member == leader {
             self.touch(id, timeout, now);
@@ -90,12 +119,13 @@ impl Sessions {
         }
     }
 
-    /// The tick after the timeout.
+    /// The expiry: the tick after the timeout.
     fn end(&self, timeout: u64, now: u64) -> u64 {
         ((now + timeout) / self.tick + 1) * self.tick
     }
 
-    /// Each half tick members that reach the leader tell it of whom they have heard.
+    /// Each half tick, the members that reach the leader report the sessions that they have heard
+    /// of.
     pub(crate) fn report(&mut self, reaches: impl Fn(usize) -> bool, now: u64) {
         if self.reports > now {
             return;
@@ -108,19 +138,27 @@ impl Sessions {
         }
     }
 
-    /// What a member has not told is lost.
+    /// Drops everything that a member has not reported.
     pub(crate) fn forget(&mut self, member: usize) {
         self.heard[member].clear();
     }
 
-    /// Those whose time is over.
+    /// The sessions whose time is over.
     pub(crate) fn over(&self, now: u64) -> Vec<i64> {
-        self.all.iter().filter(|(_, it)| it.expires <= now).map(|(id, _)| *id).collect()
+        self.all
+            .iter()
+            .filter(|(_, it)| it.expires <= now)
+            .map(|(id, _)| *id)
+            .collect()
     }
 
-    /// A new leader gives each its whole time.
+    /// Gives each session its whole time, as a new leader does.
     pub(crate) fn promote(&mut self, now: u64) {
-        let ends: Vec<_> = self.all.iter().map(|(id, it)| (*id, self.end(it.timeout, now))).collect();
+        let ends: Vec<_> = self
+            .all
+            .iter()
+            .map(|(id, it)| (*id, self.end(it.timeout, now)))
+            .collect();
         for (id, expires) in ends {
             self.all.entry(id).and_modify(|it| it.expires = expires);
         }

@@ -1,11 +1,11 @@
-//! The nodes of a server, and what changes them.
+//! The nodes of a server, and their changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_sim_zookeeper_client::Stat;
 use leasehold_sim_zookeeper_client::wire::code;
 
-/// What became of a node, in ZooKeeper's numbers.
+/// The event of a node, in ZooKeeper's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Created = 1,
@@ -14,7 +14,7 @@ pub(crate) enum Event {
     ChildrenChanged = 4,
 }
 
-/// One change. Transactions are some of them.
+/// One change. A transaction has several.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     Create {
@@ -35,20 +35,20 @@ pub(crate) enum Change {
     },
 }
 
-/// What a node lives as long as.
+/// The lifetime of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Persistent,
     Container,
-    /// A session.
+    /// It ends with this session.
     Ephemeral(i64),
 }
 
-/// Which transaction it is, and when.
+/// A transaction: its id, and its time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct At {
     pub(crate) zxid: i64,
-    /// Milliseconds.
+    /// In milliseconds.
     pub(crate) time: i64,
 }
 
@@ -58,10 +58,10 @@ pub(crate) struct Node {
     pub(crate) kind: Kind,
     created: At,
     changed: At,
-    /// By which transaction its children changed last.
+    /// The transaction that changed its children last.
     pzxid: i64,
     version: i32,
-    /// How many children it has ever had.
+    /// The number of children that it has ever had.
     pub(crate) creates: i32,
     pub(crate) children: BTreeSet<String>,
 }
@@ -73,11 +73,14 @@ pub(crate) struct Tree(BTreeMap<String, Node>);
 impl Default for Tree {
     fn default() -> Tree {
         let at = At { zxid: 0, time: 0 };
-        Tree(BTreeMap::from([("/".to_owned(), Node::new(Vec::new(), Kind::Persistent, at))]))
+        Tree(BTreeMap::from([(
+            "/".to_owned(),
+            Node::new(Vec::new(), Kind::Persistent, at),
+        )]))
     }
 }
 
-/// The parent's path, and the name.
+/// Splits a path into the parent's path and the name.
 pub(crate) fn split(path: &str) -> (&str, &str) {
     match path.rsplit_once('/') {
         Some(("", name)) => ("/", name),
@@ -89,7 +92,16 @@ pub(crate) fn split(path: &str) -> (&str, &str) {
 impl Node {
     fn new(data: Vec<u8>, kind: Kind, at: At) -> Node {
         let (version, creates, children) = Default::default();
-        Node { data, kind, created: at, changed: at, pzxid: at.zxid, version, creates, children }
+        Node {
+            data,
+            kind,
+            created: at,
+            changed: at,
+            pzxid: at.zxid,
+            version,
+            creates,
+            children,
+        }
     }
 
     pub(crate) fn stat(&self) -> Stat {
@@ -101,17 +113,25 @@ impl Node {
             ctime: self.created.time,
             mtime: self.changed.time,
             version: self.version,
-            // Creations and deletions.
+            // The number of creations and deletions of children.
             cversion: self.creates.wrapping_mul(2).wrapping_sub(children),
             aversion: 0,
-            ephemeral_owner: if let Kind::Ephemeral(session) = self.kind { session } else { 0 },
+            ephemeral_owner: if let Kind::Ephemeral(session) = self.kind {
+                session
+            } else {
+                0
+            },
             data_length: self.data.len() as i32,
             num_children: children,
         }
     }
 
     pub(crate) fn is_version(&self, version: i32) -> Result<(), i32> {
-        if version == -1 || version == self.version { Ok(()) } else { Err(code::BAD_VERSION) }
+        if version == -1 || version == self.version {
+            Ok(())
+        } else {
+            Err(code::BAD_VERSION)
+        }
     }
 }
 
@@ -122,19 +142,31 @@ impl Tree {
 
     /// The paths of a session's nodes.
     pub(crate) fn of_session(&self, session: i64) -> Vec<String> {
-        let theirs = self.0.iter().filter(|(_, node)| node.kind == Kind::Ephemeral(session));
+        let theirs = self
+            .0
+            .iter()
+            .filter(|(_, node)| node.kind == Kind::Ephemeral(session));
         theirs.map(|(path, _)| path.clone()).collect()
     }
 
     /// Containers that have had children and have none.
     pub(crate) fn unused(&self) -> Vec<String> {
-        let unused = |node: &Node| node.kind == Kind::Container && node.creates > 0 && node.children.is_empty();
-        self.0.iter().filter(|(_, node)| unused(node)).map(|(path, _)| path.clone()).collect()
+        let unused = |node: &Node| {
+            node.kind == Kind::Container && node.creates > 0 && node.children.is_empty()
+        };
+        self.0
+            .iter()
+            .filter(|(_, node)| unused(node))
+            .map(|(path, _)| path.clone())
+            .collect()
     }
 
-    /// How many nodes end with their sessions.
+    /// The number of nodes that end with their sessions.
     pub(crate) fn ephemerals(&self) -> usize {
-        self.0.values().filter(|node| matches!(node.kind, Kind::Ephemeral(_))).count()
+        self.0
+            .values()
+            .filter(|node| matches!(node.kind, Kind::Ephemeral(_)))
+            .count()
     }
 
     /// The paths of all nodes.
@@ -142,7 +174,7 @@ impl Tree {
         self.0.keys()
     }
 
-    /// Makes a change that is possible. Says what that is for whoever watches.
+    /// Makes a change that is possible. Returns its events for watches.
     pub(crate) fn apply(&mut self, change: &Change, at: At) -> Vec<(Event, String)> {
         match change {
             Change::Create { path, data, kind } => {
@@ -152,8 +184,12 @@ impl Tree {
                     parent.creates = parent.creates.wrapping_add(1);
                     parent.pzxid = at.zxid;
                 }
-                self.0.insert(path.clone(), Node::new(data.clone(), *kind, at));
-                vec![(Event::Created, path.clone()), (Event::ChildrenChanged, above.to_owned())]
+                self.0
+                    .insert(path.clone(), Node::new(data.clone(), *kind, at));
+                vec![
+                    (Event::Created, path.clone()),
+                    (Event::ChildrenChanged, above.to_owned()),
+                ]
             }
             Change::Delete { path } => {
                 let (above, name) = split(path);
@@ -162,11 +198,15 @@ impl Tree {
                     parent.children.remove(name);
                     parent.pzxid = at.zxid;
                 }
-                vec![(Event::Deleted, path.clone()), (Event::ChildrenChanged, above.to_owned())]
+                vec![
+                    (Event::Deleted, path.clone()),
+                    (Event::ChildrenChanged, above.to_owned()),
+                ]
             }
             Change::Set { path, data } => {
                 if let Some(node) = self.0.get_mut(path) {
-                    (node.data, node.changed, node.version) = (data.clone(), at, node.version.wrapping_add(1));
+                    (node.data, node.changed, node.version) =
+                        (data.clone(), at, node.version.wrapping_add(1));
                 }
                 vec![(Event::Changed, path.clone())]
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use leasehold_core::Result;
-use leasehold_core::seam::Backend;
+use leasehold_core::backend::Backend;
 use leasehold_core::support::{Stream, locked};
 use leasehold_sim_zookeeper::{Config, ZooKeeper};
 use leasehold_sim_zookeeper_client::wire::{Reader, op};
@@ -21,7 +21,7 @@ use crate::plan::{MS, Request, Wrong};
 use crate::servers::{Counts, Setting};
 use crate::stream::Serve;
 
-/// How long a client waits for an answer.
+/// The time for which a client waits for an answer.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The servers of a world.
@@ -31,7 +31,7 @@ pub(crate) struct Servers {
     kept: Mutex<Option<(Tree, i64, Sessions)>>,
 }
 
-/// One server: all have one state, of which each shows what has reached it.
+/// One server. All servers have one state, and each shows the part that has reached it.
 struct Member {
     nth: usize,
     network: Network,
@@ -40,17 +40,28 @@ struct Member {
 
 impl Servers {
     pub(crate) fn new(kind: Kind, network: &Network, setting: &Setting) -> Servers {
-        let (ttl, many) = (setting.ttl.as_nanos() as u64, kind.servers());
+        let ttl = setting.ttl.as_nanos() as u64;
+        let many = kind.servers();
         let all = Arc::new(Mutex::new(MiniZooKeeper::new(setting.seed, many, ttl / 4)));
-        let member = |nth| Arc::new(Member { nth, network: network.clone(), all: all.clone() });
-        Servers { members: (0..many).map(member).collect(), ttl, kept: Mutex::default() }
+        let member = |nth| {
+            Arc::new(Member {
+                nth,
+                network: network.clone(),
+                all: all.clone(),
+            })
+        };
+        Servers {
+            members: (0..many).map(member).collect(),
+            ttl,
+            kept: Mutex::default(),
+        }
     }
 
     fn all(&self) -> MutexGuard<'_, MiniZooKeeper> {
         locked(&self.members[0].all)
     }
 
-    /// Another member leads, if this one did and there is another one.
+    /// Makes another member the leader, if this one is and there is another.
     fn leave(&self, nth: usize, now: u64) {
         let all = &mut *self.all();
         let many = all.ensemble.members.len();
@@ -77,7 +88,9 @@ impl crate::servers::Servers for Servers {
     }
 
     fn connect(&self, _process: usize) -> BoxFuture<'static, Result<Arc<dyn Backend>>> {
-        let servers: Vec<String> = (0..self.members.len()).map(|nth| format!("s{nth}")).collect();
+        let servers: Vec<String> = (0..self.members.len())
+            .map(|nth| format!("s{nth}"))
+            .collect();
         let config = Config::new(&servers.join(",")).timeout(TIMEOUT);
         Box::pin(async move {
             let backend: Arc<dyn Backend> = Arc::new(ZooKeeper::with_config(config).await?);
@@ -100,7 +113,12 @@ impl crate::servers::Servers for Servers {
             Wrong::Delete(lock) => {
                 let all = &mut *self.all();
                 let below = format!("/leasehold/{}/", lock.replace('/', "%2F"));
-                let paths = all.ensemble.tree.paths().filter(|path| path.starts_with(&below)).cloned();
+                let paths = all
+                    .ensemble
+                    .tree
+                    .paths()
+                    .filter(|path| path.starts_with(&below))
+                    .cloned();
                 let changes: Vec<Change> = paths.map(|path| Change::Delete { path }).collect();
                 all.ensemble.execute(changes, now);
             }
@@ -142,14 +160,17 @@ impl crate::servers::Servers for Servers {
             }
             Wrong::Own(_, Own::NoLeader) => {
                 let all = &mut *self.all();
-                all.ensemble.members.iter_mut().for_each(|member| member.is_down = false);
+                all.ensemble
+                    .members
+                    .iter_mut()
+                    .for_each(|member| member.is_down = false);
                 all.sessions.promote(now);
             }
             Wrong::Own(nth, Own::Alone) => self.all().rejoin(*nth, now),
             Wrong::Own(nth, Own::Shorter) => self.all().limits[*nth].1 = 60_000 * MS,
             Wrong::Own(_, Own::Restore) => {
                 if let Some((tree, zxid, sessions)) = locked(&self.kept).take() {
-                    // All members begin with it.
+                    // All members begin with the kept state.
                     self.close(0..self.members.len(), false);
                     let all = &mut *self.all();
                     all.ensemble.restore((tree, zxid));
@@ -172,12 +193,17 @@ impl crate::servers::Servers for Servers {
     }
 
     fn left(&self, _now: u64) -> u64 {
-        self.all().ensemble.tree.paths().filter(|path| path.contains("lock-")).count() as u64
+        self.all()
+            .ensemble
+            .tree
+            .paths()
+            .filter(|path| path.contains("lock-"))
+            .count() as u64
     }
 }
 
 impl Servers {
-    /// Closes all connections with these members, and serves no more.
+    /// Closes all connections with these members. If `is_down`, they serve nobody any more.
     fn close(&self, which: std::ops::Range<usize>, is_down: bool) {
         for nth in which {
             let all = &mut *self.all();
@@ -188,7 +214,7 @@ impl Servers {
 }
 
 impl Member {
-    /// Sends what there is to say, by whichever member.
+    /// Sends the waiting messages, whichever member they are from.
     fn send(&self) {
         let said = locked(&self.all).said();
         for (connection, op, piece) in said {
@@ -221,7 +247,7 @@ impl Serve for Member {
         locked(&self.all).closed(connection);
     }
 
-    /// A piece is a packet: a client sends each by itself.
+    /// A piece is a packet: a client sends each packet by itself.
     fn kind(&self, bytes: &[u8]) -> Request {
         let mut reader = Reader(bytes);
         match (reader.int(), reader.int(), reader.int()).2 {

@@ -1,46 +1,68 @@
-//! Requests that write: what they change, or why not.
+//! Requests that write: their changes, or the reason for a refusal.
 
-use leasehold_sim_zookeeper_client::wire::{CONTAINER, EPHEMERAL, Reader, Record, SEQUENTIAL, code, op};
+use leasehold_sim_zookeeper_client::wire::{
+    CONTAINER, EPHEMERAL, Reader, Record, SEQUENTIAL, code, op,
+};
 
 use super::tree::{At, Change, Kind, Tree, split};
 
-/// What is changed, and what is answered.
+/// The changes of a request, and its answer.
 pub(crate) type Written = (Vec<Change>, Record);
 
 /// Carries out a request of this session. An error is a number of ZooKeeper's, and changes nothing.
-pub(crate) fn write(tree: &mut Tree, session: i64, op: i32, request: &[u8], at: At) -> Result<Written, i32> {
+pub(crate) fn write(
+    tree: &mut Tree,
+    session: i64,
+    op: i32,
+    request: &[u8],
+    at: At,
+) -> Result<Written, i32> {
     let mut reader = Reader(request);
     if op == op::MULTI {
         return multi(tree, session, reader, at);
     }
     let change = one(tree, session, op, &mut reader)?;
-    change.iter().for_each(|change| drop(tree.apply(change, at)));
+    change
+        .iter()
+        .for_each(|change| drop(tree.apply(change, at)));
     let answer = answer(tree, change.as_ref(), Record::default());
     Ok((change.into_iter().collect(), answer))
 }
 
-/// What is answered to a change.
+/// The answer to a change.
 fn answer(tree: &Tree, change: Option<&Change>, record: Record) -> Record {
     let stat = |path: &str| tree.get(path).map(super::tree::Node::stat);
     match change {
         Some(Change::Create { path, .. }) => {
             let record = record.text(path);
-            stat(path).into_iter().fold(record, |record, stat| record.stat(&stat))
+            stat(path)
+                .into_iter()
+                .fold(record, |record, stat| record.stat(&stat))
         }
-        Some(Change::Set { path, .. }) => stat(path).into_iter().fold(record, |record, stat| record.stat(&stat)),
+        Some(Change::Set { path, .. }) => stat(path)
+            .into_iter()
+            .fold(record, |record, stat| record.stat(&stat)),
         _ => record,
     }
 }
 
-/// What one request changes; `None`: nothing, it was a condition. All of it is read, also if it is refused.
+/// The change of one request; `None` for a condition, which changes nothing. All of the request is
+/// read, even if it is refused.
 fn one(tree: &Tree, session: i64, op: i32, reader: &mut Reader<'_>) -> Result<Option<Change>, i32> {
     let broken = code::BAD_ARGUMENTS;
-    let path = reader.text().filter(|path| path.starts_with('/')).ok_or(broken)?;
+    let path = reader
+        .text()
+        .filter(|path| path.starts_with('/'))
+        .ok_or(broken)?;
     match op {
         op::CREATE | op::CREATE_CONTAINER => {
             let data = reader.bytes().ok_or(broken)?.to_vec();
             for _ in 0..reader.int().ok_or(broken)? {
-                reader.int().zip(reader.text()).zip(reader.text()).ok_or(broken)?;
+                reader
+                    .int()
+                    .zip(reader.text())
+                    .zip(reader.text())
+                    .ok_or(broken)?;
             }
             let flags = reader.int().ok_or(broken)?;
             create(tree, session, path, data, flags).map(Some)
@@ -52,7 +74,11 @@ fn one(tree: &Tree, session: i64, op: i32, reader: &mut Reader<'_>) -> Result<Op
             if path == "/" {
                 return Err(broken);
             }
-            if node.children.is_empty() { Ok(Some(Change::Delete { path })) } else { Err(code::NOT_EMPTY) }
+            if node.children.is_empty() {
+                Ok(Some(Change::Delete { path }))
+            } else {
+                Err(code::NOT_EMPTY)
+            }
         }
         op::SET_DATA => {
             let data = reader.bytes().ok_or(broken)?.to_vec();
@@ -69,7 +95,13 @@ fn one(tree: &Tree, session: i64, op: i32, reader: &mut Reader<'_>) -> Result<Op
     }
 }
 
-fn create(tree: &Tree, session: i64, path: String, data: Vec<u8>, flags: i32) -> Result<Change, i32> {
+fn create(
+    tree: &Tree,
+    session: i64,
+    path: String,
+    data: Vec<u8>,
+    flags: i32,
+) -> Result<Change, i32> {
     let parent = tree.get(split(&path).0)?;
     let kind = match flags {
         CONTAINER => Kind::Container,
@@ -77,7 +109,11 @@ fn create(tree: &Tree, session: i64, path: String, data: Vec<u8>, flags: i32) ->
         _ => Kind::Persistent,
     };
     let is_sequential = flags != CONTAINER && flags & SEQUENTIAL != 0;
-    let path = if is_sequential { format!("{path}{:010}", parent.creates) } else { path };
+    let path = if is_sequential {
+        format!("{path}{:010}", parent.creates)
+    } else {
+        path
+    };
     if tree.get(&path).is_ok() {
         return Err(code::NODE_EXISTS);
     }
@@ -87,19 +123,28 @@ fn create(tree: &Tree, session: i64, path: String, data: Vec<u8>, flags: i32) ->
     Ok(Change::Create { path, data, kind })
 }
 
-/// Several requests: all of them, or none.
+/// Carries out several requests: all of them, or none.
 fn multi(tree: &mut Tree, session: i64, mut reader: Reader<'_>, at: At) -> Result<Written, i32> {
-    let (mut after, mut changes, mut record, mut done) = (tree.clone(), Vec::new(), Record::default(), 0);
+    let mut after = tree.clone();
+    let mut changes = Vec::new();
+    let mut record = Record::default();
+    let mut done = 0;
     while let Some(op) = reader.part() {
         let change = match one(&after, session, op, &mut reader) {
             Ok(change) => change,
             Err(error) => return Ok((Vec::new(), failed(done, error, reader))),
         };
-        change.iter().for_each(|change| drop(after.apply(change, at)));
+        change
+            .iter()
+            .for_each(|change| drop(after.apply(change, at)));
         record = match &change {
-            // By which transaction is said of containers alone.
-            Some(Change::Create { path, .. }) if op == op::CREATE => record.part(op::CREATE_OF_MULTI, 0).text(path),
-            Some(Change::Create { .. }) => answer(&after, change.as_ref(), record.part(op::CREATE, 0)),
+            // Only the answer to the creation of a container has its transaction.
+            Some(Change::Create { path, .. }) if op == op::CREATE => {
+                record.part(op::CREATE_OF_MULTI, 0).text(path)
+            }
+            Some(Change::Create { .. }) => {
+                answer(&after, change.as_ref(), record.part(op::CREATE, 0))
+            }
             change => answer(&after, change.as_ref(), record.part(op, 0)),
         };
         changes.extend(change);
@@ -109,7 +154,8 @@ fn multi(tree: &mut Tree, session: i64, mut reader: Reader<'_>, at: At) -> Resul
     Ok((changes, record.end()))
 }
 
-/// What is answered where one part has failed: which one, and that those after it were not looked at.
+/// The answer if one part has failed: it says which one, and that those after it were not looked
+/// at.
 fn failed(done: usize, error: i32, mut reader: Reader<'_>) -> Record {
     let part = |record: Record, error| record.part(op::ERROR, error).int(error);
     let record = (0..done).fold(Record::default(), |record, _| part(record, 0));

@@ -1,9 +1,25 @@
-//! What the ZooKeeper store uses of tokio. All of it is tokio's but for the channel `watch`, which wakes those who wait on it in an order
-//! that is drawn anew in each run: here it is the order in which they came.
+//! The parts of tokio that the ZooKeeper store uses. All of them are tokio's own except the channel
+//! `watch`. Tokio's wakes its waiting tasks in an order that is drawn anew in each run; this one
+//! wakes them in the order in which they came.
 
-pub use tokio::{join, pin, runtime, select, spawn, task, test, time, try_join};
+pub use tokio::{io, join, pin, runtime, select, spawn, task, test, time, try_join};
 
-/// Tokio's, but for `watch`.
+/// There is nothing to reach outside of the simulated network.
+pub mod net {
+    use std::io;
+    use std::iter::Empty;
+    use std::net::SocketAddr;
+
+    pub use tokio::net::TcpStream;
+
+    /// Resolves no name to an address.
+    #[expect(clippy::unused_async, reason = "as tokio's")]
+    pub async fn lookup_host<T>(_host: T) -> io::Result<Empty<SocketAddr>> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+}
+
+/// Tokio's own, except `watch`.
 pub mod sync {
     pub use tokio::sync::{Mutex, Semaphore};
 

@@ -1,4 +1,4 @@
-//! A client: the requests of a session, each of them sent when it is called.
+//! A client: the requests of a session. Each is sent when it is called.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::request::{Asked, OneshotWatcher, Request, StateWatcher};
 use crate::values::{CreateOptions, CreateSequence, SessionInfo, unexpected};
 use crate::wire::{Reader, Record, op};
 
-/// A client of one session. When the last clone is dropped the session is closed.
+/// A client of one session. The session is closed when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Client {
     pub(crate) session: SessionInfo,
@@ -22,19 +22,19 @@ pub struct Client {
 }
 
 impl Client {
-    /// What the server knows the session by.
+    /// The id and the password by which the server knows the session.
     #[must_use]
     pub fn session(&self) -> &SessionInfo {
         &self.session
     }
 
-    /// How long it lives without being heard of.
+    /// The time that the session lives without being heard of.
     #[must_use]
     pub fn session_timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Tells of changes of its state from now on.
+    /// Returns a watcher that tells of changes of the session's state from now on.
     #[must_use]
     pub fn state_watcher(&self) -> StateWatcher {
         let mut states = self.states.clone();
@@ -48,7 +48,12 @@ impl Client {
 
     fn ask_and_watch(&self, op: i32, record: Record, watch: Option<String>) -> Asked {
         let (answer, answered) = oneshot::channel();
-        if let Err(refused) = self.requests.send(Request::Ask { op, record, watch, answer }) {
+        if let Err(refused) = self.requests.send(Request::Ask {
+            op,
+            record,
+            watch,
+            answer,
+        }) {
             let error = match *self.states.borrow() {
                 SessionState::Expired => Error::SessionExpired,
                 SessionState::Closed => Error::ClientClosed,
@@ -60,7 +65,11 @@ impl Client {
     }
 
     fn watched(&self, op: i32, path: &str) -> Asked {
-        self.ask_and_watch(op, Record::default().text(path).bool(true), Some(path.to_owned()))
+        self.ask_and_watch(
+            op,
+            Record::default().text(path).bool(true),
+            Some(path.to_owned()),
+        )
     }
 
     fn read(&self, op: i32, path: &str) -> Asked {
@@ -74,7 +83,13 @@ impl Client {
         data: &[u8],
         options: &CreateOptions<'_>,
     ) -> impl Future<Output = Result<(Stat, CreateSequence)>> + Send + use<> {
-        let (asked, before) = (self.ask(options.mode.op(), options.written(Record::default(), path, data)), path.len());
+        let (asked, before) = (
+            self.ask(
+                options.mode.op(),
+                options.written(Record::default(), path, data),
+            ),
+            path.len(),
+        );
         async move {
             let (body, _) = asked.await?;
             let mut reader = Reader(&body);
@@ -83,14 +98,16 @@ impl Client {
         }
     }
 
-    /// Creates a node and those above it that are not there.
+    /// Creates a node and its missing parents.
     pub async fn mkdir(&self, path: &str, options: &CreateOptions<'_>) -> Result<()> {
         let mut end = path.len();
         loop {
             match self.create(&path[..end], b"", options).await {
                 Ok(_) | Err(Error::NodeExists) if end == path.len() => return Ok(()),
                 Ok(_) | Err(Error::NodeExists) => {
-                    end = path[end + 1..].find('/').map_or(path.len(), |at| end + 1 + at);
+                    end = path[end + 1..]
+                        .find('/')
+                        .map_or(path.len(), |at| end + 1 + at);
                 }
                 Err(Error::NoNode) => match path[..end].rfind('/') {
                     None | Some(0) => return Err(Error::NoNode),
@@ -102,8 +119,15 @@ impl Client {
     }
 
     /// Deletes a node.
-    pub fn delete(&self, path: &str, version: Option<i32>) -> impl Future<Output = Result<()>> + Send + use<> {
-        let asked = self.ask(op::DELETE, Record::default().text(path).int(version.unwrap_or(-1)));
+    pub fn delete(
+        &self,
+        path: &str,
+        version: Option<i32>,
+    ) -> impl Future<Output = Result<()>> + Send + use<> {
+        let asked = self.ask(
+            op::DELETE,
+            Record::default().text(path).int(version.unwrap_or(-1)),
+        );
         async move { asked.await.map(drop) }
     }
 
@@ -114,12 +138,21 @@ impl Client {
         data: &[u8],
         version: Option<i32>,
     ) -> impl Future<Output = Result<Stat>> + Send + use<> {
-        let asked = self.ask(op::SET_DATA, Record::default().text(path).bytes(data).int(version.unwrap_or(-1)));
+        let asked = self.ask(
+            op::SET_DATA,
+            Record::default()
+                .text(path)
+                .bytes(data)
+                .int(version.unwrap_or(-1)),
+        );
         async move { Reader(&asked.await?.0).stat().ok_or_else(unexpected) }
     }
 
     /// Reads a node.
-    pub fn get_data(&self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat)>> + Send + use<> {
+    pub fn get_data(
+        &self,
+        path: &str,
+    ) -> impl Future<Output = Result<(Vec<u8>, Stat)>> + Send + use<> {
         let asked = self.read(op::GET_DATA, path);
         async move { data(&asked.await?.0) }
     }
@@ -137,13 +170,16 @@ impl Client {
         }
     }
 
-    /// What is known of a node, if it is there.
-    pub fn check_stat(&self, path: &str) -> impl Future<Output = Result<Option<Stat>>> + Send + use<> {
+    /// The server's facts about a node, if it exists.
+    pub fn check_stat(
+        &self,
+        path: &str,
+    ) -> impl Future<Output = Result<Option<Stat>>> + Send + use<> {
         let asked = self.read(op::EXISTS, path);
         async move { Ok(Reader(&asked.await?.0).stat()) }
     }
 
-    /// The same, and watches it.
+    /// The server's facts about a node, if it exists. Watches the node.
     pub fn check_and_watch_stat(
         &self,
         path: &str,
@@ -156,12 +192,15 @@ impl Client {
     }
 
     /// The children of a node.
-    pub fn list_children(&self, path: &str) -> impl Future<Output = Result<Vec<String>>> + Send + use<> {
+    pub fn list_children(
+        &self,
+        path: &str,
+    ) -> impl Future<Output = Result<Vec<String>>> + Send + use<> {
         let asked = self.read(op::GET_CHILDREN, path);
         async move { Reader(&asked.await?.0).texts().ok_or_else(unexpected) }
     }
 
-    /// The same, and watches them.
+    /// The children of a node. Watches them.
     pub fn list_and_watch_children(
         &self,
         path: &str,
@@ -174,7 +213,10 @@ impl Client {
     }
 
     /// The session's nodes below a path.
-    pub fn list_ephemerals(&self, path: &str) -> impl Future<Output = Result<Vec<String>>> + Send + use<> {
+    pub fn list_ephemerals(
+        &self,
+        path: &str,
+    ) -> impl Future<Output = Result<Vec<String>>> + Send + use<> {
         let asked = self.ask(op::GET_EPHEMERALS, Record::default().text(path));
         async move { Reader(&asked.await?.0).texts().ok_or_else(unexpected) }
     }
@@ -185,7 +227,7 @@ impl Client {
         async move { asked.await.map(drop) }
     }
 
-    /// Access rights, which are not simulated: the store asks for them above a root that is deep.
+    /// Access rights, which are not simulated. The store asks for them above a root that is deep.
     pub async fn get_acl(&self, _path: &str) -> Result<(Vec<Acl>, Stat)> {
         Err(Error::Unimplemented)
     }

@@ -1,9 +1,11 @@
-//! What the ZooKeeper store uses of the crate `zookeeper-client`, over the network of a simulated machine: a session on one connection.
+//! The parts of the crate `zookeeper-client` that the ZooKeeper store uses, over the network of a
+//! simulated machine: a session on one connection.
 //!
-//! That crate connects by TCP alone, from a thread of its own, and reads the real clock. This one has its names and its plain types, and
-//! does what it does, in tokio's time: it speaks ZooKeeper's protocol, sends each request at once and in its order, pings, gives up a
-//! server that is silent, and closes the session when nobody has it any more. It connects once: the store uses no second connection of
-//! a client.
+//! That crate connects by TCP alone, from a thread of its own, and reads the real clock. This one
+//! has its names and its plain types, and does the same in tokio's time: it speaks ZooKeeper's
+//! protocol, sends each request at once and in order, pings, gives up a silent server, and closes
+//! the session when no client of it is left. It connects once: the store uses no second connection
+//! of a client.
 
 mod client;
 mod connector;
@@ -14,8 +16,8 @@ mod values;
 pub mod wire;
 
 pub use zookeeper_client::{
-    Acl, Acls, AuthId, Error, MultiReadResult, MultiWriteError, MultiWriteResult, Permission, SessionId, SessionState,
-    Stat,
+    Acl, Acls, AuthId, Error, MultiReadResult, MultiWriteError, MultiWriteResult, Permission,
+    SessionId, SessionState, Stat,
 };
 
 pub use client::Client;
@@ -24,5 +26,5 @@ pub use multi::{MultiReader, MultiWriter};
 pub use request::{OneshotWatcher, StateWatcher};
 pub use values::{CreateMode, CreateOptions, CreateSequence, SessionInfo};
 
-/// What was answered, or why nothing was.
+/// An answer, or the reason why there is none.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -8,13 +8,13 @@ use crate::values::{CreateOptions, error_of, unexpected};
 use crate::wire::{Reader, Record, op};
 
 impl Client {
-    /// Several reads in one request.
+    /// Returns a reader that sends several reads in one request.
     #[must_use]
     pub fn new_multi_reader(&self) -> MultiReader<'_> {
         MultiReader::new(self)
     }
 
-    /// Several writes in one request.
+    /// Returns a writer that sends several writes in one request.
     #[must_use]
     pub fn new_multi_writer(&self) -> MultiWriter<'_> {
         MultiWriter::new(self)
@@ -30,11 +30,17 @@ pub struct MultiReader<'a> {
 
 impl<'a> MultiReader<'a> {
     pub(crate) fn new(client: &'a Client) -> MultiReader<'a> {
-        MultiReader { client, record: Record::default() }
+        MultiReader {
+            client,
+            record: Record::default(),
+        }
     }
 
     fn add(&mut self, op: i32, path: &str) -> Result<()> {
-        self.record = std::mem::take(&mut self.record).part(op, -1).text(path).bool(false);
+        self.record = std::mem::take(&mut self.record)
+            .part(op, -1)
+            .text(path)
+            .bool(false);
         Ok(())
     }
 
@@ -43,17 +49,19 @@ impl<'a> MultiReader<'a> {
         self.add(op::GET_DATA, path)
     }
 
-    /// Adds a list of its children.
+    /// Adds a list of the children of a node.
     pub fn add_get_children(&mut self, path: &str) -> Result<()> {
         self.add(op::GET_CHILDREN, path)
     }
 
-    /// Sends them.
+    /// Sends the reads.
     pub fn commit(&mut self) -> impl Future<Output = Result<Vec<MultiReadResult>>> + Send + use<> {
         let record = std::mem::take(&mut self.record);
         let asked = (!record.0.is_empty()).then(|| self.client.ask(op::MULTI_READ, record.end()));
         async move {
-            let Some(asked) = asked else { return Ok(Vec::new()) };
+            let Some(asked) = asked else {
+                return Ok(Vec::new());
+            };
             read(&asked.await?.0).ok_or_else(unexpected)
         }
     }
@@ -63,15 +71,22 @@ fn read(body: &[u8]) -> Option<Vec<MultiReadResult>> {
     let (mut reader, mut all) = (Reader(body), Vec::new());
     while let Some(op) = reader.part() {
         all.push(match op {
-            op::GET_DATA => MultiReadResult::Data { data: reader.bytes()?.to_vec(), stat: reader.stat()? },
-            op::GET_CHILDREN => MultiReadResult::Children { children: reader.texts()? },
-            _ => MultiReadResult::Error { err: error_of(reader.int()?) },
+            op::GET_DATA => MultiReadResult::Data {
+                data: reader.bytes()?.to_vec(),
+                stat: reader.stat()?,
+            },
+            op::GET_CHILDREN => MultiReadResult::Children {
+                children: reader.texts()?,
+            },
+            _ => MultiReadResult::Error {
+                err: error_of(reader.int()?),
+            },
         });
     }
     Some(all)
 }
 
-/// Several writes in one request: all of them, or none.
+/// Several writes in one request: all of them are carried out, or none.
 #[derive(Debug)]
 pub struct MultiWriter<'a> {
     client: &'a Client,
@@ -80,7 +95,10 @@ pub struct MultiWriter<'a> {
 
 impl<'a> MultiWriter<'a> {
     pub(crate) fn new(client: &'a Client) -> MultiWriter<'a> {
-        MultiWriter { client, record: Record::default() }
+        MultiWriter {
+            client,
+            record: Record::default(),
+        }
     }
 
     fn add(&mut self, op: i32, add: impl FnOnce(Record) -> Record) -> Result<()> {
@@ -94,34 +112,48 @@ impl<'a> MultiWriter<'a> {
     }
 
     /// Adds a new node.
-    pub fn add_create(&mut self, path: &str, data: &[u8], options: &CreateOptions<'_>) -> Result<()> {
-        self.add(options.mode.op(), |record| options.written(record, path, data))
+    pub fn add_create(
+        &mut self,
+        path: &str,
+        data: &[u8],
+        options: &CreateOptions<'_>,
+    ) -> Result<()> {
+        self.add(options.mode.op(), |record| {
+            options.written(record, path, data)
+        })
     }
 
     /// Adds a change of a node.
     pub fn add_set_data(&mut self, path: &str, data: &[u8], version: Option<i32>) -> Result<()> {
-        self.add(op::SET_DATA, |record| record.text(path).bytes(data).int(version.unwrap_or(-1)))
+        self.add(op::SET_DATA, |record| {
+            record.text(path).bytes(data).int(version.unwrap_or(-1))
+        })
     }
 
-    /// Adds the end of a node.
+    /// Adds the deletion of a node.
     pub fn add_delete(&mut self, path: &str, version: Option<i32>) -> Result<()> {
-        self.add(op::DELETE, |record| record.text(path).int(version.unwrap_or(-1)))
+        self.add(op::DELETE, |record| {
+            record.text(path).int(version.unwrap_or(-1))
+        })
     }
 
-    /// Sends them.
+    /// Sends the writes.
     pub fn commit(
         &mut self,
-    ) -> impl Future<Output = std::result::Result<Vec<MultiWriteResult>, MultiWriteError>> + Send + use<> {
+    ) -> impl Future<Output = std::result::Result<Vec<MultiWriteResult>, MultiWriteError>> + Send + use<>
+    {
         let record = std::mem::take(&mut self.record);
         let asked = (!record.0.is_empty()).then(|| self.client.ask(op::MULTI, record.end()));
         async move {
-            let Some(asked) = asked else { return Ok(Vec::new()) };
+            let Some(asked) = asked else {
+                return Ok(Vec::new());
+            };
             written(&asked.await?.0).ok_or_else(unexpected)?
         }
     }
 }
 
-/// What stands for what was not said.
+/// The facts about a node where the answer has none.
 const INVALID: Stat = Stat {
     czxid: -1,
     mzxid: -1,
@@ -143,10 +175,18 @@ fn written(body: &[u8]) -> Option<std::result::Result<Vec<MultiWriteResult>, Mul
         all.push(match op {
             op::CHECK => MultiWriteResult::Check,
             op::DELETE => MultiWriteResult::Delete,
-            op::SET_DATA => MultiWriteResult::SetData { stat: reader.stat()? },
-            // By which transaction, some servers do not say there.
-            op::CREATE_OF_MULTI => MultiWriteResult::Create { path: reader.text()?, stat: INVALID },
-            op::CREATE => MultiWriteResult::Create { path: reader.text()?, stat: reader.stat()? },
+            op::SET_DATA => MultiWriteResult::SetData {
+                stat: reader.stat()?,
+            },
+            // Some servers do not send the node's facts there.
+            op::CREATE_OF_MULTI => MultiWriteResult::Create {
+                path: reader.text()?,
+                stat: INVALID,
+            },
+            op::CREATE => MultiWriteResult::Create {
+                path: reader.text()?,
+                stat: reader.stat()?,
+            },
             _ => {
                 let source = error_of(reader.int()?);
                 if source != Error::UnexpectedErrorCode(0) {

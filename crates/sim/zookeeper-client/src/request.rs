@@ -1,4 +1,5 @@
-//! What clients want of a session, and what tells them of changes: of a node, and of the session itself.
+//! The requests of clients to a session, and the watchers that tell of changes: of a node, and of
+//! the session itself.
 
 use std::future::pending;
 use std::pin::Pin;
@@ -11,15 +12,20 @@ use zookeeper_client::{Error, SessionState};
 use crate::Result;
 use crate::wire::Record;
 
-/// What was answered, and a watcher if one was asked for.
+/// The body of an answer, and a watcher if one was asked for.
 pub(crate) type Answer = Result<(Vec<u8>, Option<OneshotWatcher>)>;
 
-/// What clients want.
+/// A request of a client to its session.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// An answer, and perhaps a watch on this path.
-    Ask { op: i32, record: Record, watch: Option<String>, answer: oneshot::Sender<Answer> },
-    /// This watcher was dropped.
+    /// Asks the server, and perhaps watches this path.
+    Ask {
+        op: i32,
+        record: Record,
+        watch: Option<String>,
+        answer: oneshot::Sender<Answer>,
+    },
+    /// The watcher with this number was dropped.
     Unwatch(u64),
 }
 
@@ -39,7 +45,9 @@ impl Future for Asked {
     type Output = Answer;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
-        Pin::new(&mut self.0).poll(cx).map(|answer| answer.unwrap_or(Err(Error::ConnectionLoss)))
+        Pin::new(&mut self.0)
+            .poll(cx)
+            .map(|answer| answer.unwrap_or(Err(Error::ConnectionLoss)))
     }
 }
 
@@ -76,7 +84,7 @@ impl Drop for OneshotWatcher {
 pub struct StateWatcher(pub(crate) watch::Receiver<SessionState>);
 
 impl StateWatcher {
-    /// Resolves when it has changed.
+    /// Resolves when the state has changed, and returns it.
     pub async fn changed(&mut self) -> SessionState {
         match self.0.changed().await {
             Ok(()) => *self.0.borrow_and_update(),

@@ -1,4 +1,4 @@
-//! What is given and answered.
+//! The values of requests and answers.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use zookeeper_client::{Acls, Error, SessionId};
 
 use crate::wire::{CONTAINER, EPHEMERAL, Record, SEQUENTIAL, code, op};
 
-/// What a server knows a session by.
+/// The id and the password by which a server knows a session.
 #[derive(Clone)]
 pub struct SessionInfo {
     pub(crate) id: i64,
@@ -15,32 +15,34 @@ pub struct SessionInfo {
 
 impl fmt::Debug for SessionInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SessionInfo").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("SessionInfo")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 
 impl SessionInfo {
-    /// Its number.
+    /// The id of the session.
     #[must_use]
     pub fn id(&self) -> SessionId {
         SessionId(self.id)
     }
 }
 
-/// What a node is created as.
+/// The kind of a new node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CreateMode {
-    /// It ends with its session.
+    /// The node ends with its session.
     Ephemeral,
-    /// And has a number.
+    /// The node ends with its session, and has a number.
     EphemeralSequential,
-    /// It ends some time after its last child.
+    /// The node ends some time after its last child.
     Container,
-    /// It stays.
+    /// The node stays.
     Persistent,
 }
 
-/// How a node is created.
+/// The options for a new node.
 #[derive(Clone, Debug)]
 pub struct CreateOptions<'a> {
     pub(crate) mode: CreateMode,
@@ -58,19 +60,26 @@ impl fmt::Display for CreateSequence {
 }
 
 impl CreateMode {
-    /// With these access rights, which are not simulated.
+    /// Adds these access rights, which are not simulated.
     #[must_use]
     pub fn with_acls(self, acls: Acls<'_>) -> CreateOptions<'_> {
-        CreateOptions { mode: self, _acls: acls }
+        CreateOptions {
+            mode: self,
+            _acls: acls,
+        }
     }
 
     pub(crate) fn op(self) -> i32 {
-        if self == CreateMode::Container { op::CREATE_CONTAINER } else { op::CREATE }
+        if self == CreateMode::Container {
+            op::CREATE_CONTAINER
+        } else {
+            op::CREATE
+        }
     }
 }
 
 impl CreateOptions<'_> {
-    /// The record of a request that creates this node, for anybody.
+    /// Writes the request that creates this node, with access for anybody.
     pub(crate) fn written(&self, record: Record, path: &str, data: &[u8]) -> Record {
         let flags = match self.mode {
             CreateMode::Ephemeral => EPHEMERAL,
@@ -78,11 +87,18 @@ impl CreateOptions<'_> {
             CreateMode::Container => CONTAINER,
             CreateMode::Persistent => 0,
         };
-        record.text(path).bytes(data).int(1).int(31).text("world").text("anyone").int(flags)
+        record
+            .text(path)
+            .bytes(data)
+            .int(1)
+            .int(31)
+            .text("world")
+            .text("anyone")
+            .int(flags)
     }
 }
 
-/// What this number says is wrong.
+/// The error of this number.
 pub(crate) fn error_of(number: i32) -> Error {
     match number {
         code::UNIMPLEMENTED => Error::Unimplemented,

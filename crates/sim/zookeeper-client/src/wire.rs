@@ -2,7 +2,7 @@
 
 use zookeeper_client::Stat;
 
-/// What a request is.
+/// The operations of requests.
 pub mod op {
     #![allow(missing_docs, reason = "ZooKeeper's names")]
     pub const CREATE_OF_MULTI: i32 = 1;
@@ -24,7 +24,7 @@ pub mod op {
     pub const ERROR: i32 = -1;
 }
 
-/// What a reply says is wrong.
+/// The error numbers of replies.
 pub mod code {
     #![allow(missing_docs, reason = "ZooKeeper's names")]
     pub const RUNTIME_INCONSISTENCY: i32 = -2;
@@ -40,19 +40,19 @@ pub mod code {
     pub const NO_WATCHER: i32 = -121;
 }
 
-/// The number of a packet that answers no request: an event, and a ping.
+/// The number of a packet with an event, which answers no request.
 pub const EVENT: i32 = -1;
-/// That of a ping and its answer.
+/// The number of a ping and of its answer.
 pub const PING: i32 = -2;
 
-/// How a node is created: it ends with its session, and has a number.
+/// The flag of a new node that ends with its session.
 pub const EPHEMERAL: i32 = 1;
-/// See [`EPHEMERAL`].
+/// The flag of a new node that gets a number.
 pub const SEQUENTIAL: i32 = 2;
-/// A container.
+/// The flags of a new container.
 pub const CONTAINER: i32 = 4;
 
-/// How many bytes the password of a session has.
+/// The number of bytes of a session's password.
 pub const PASSWORD: usize = 16;
 
 /// A record that is written.
@@ -67,7 +67,7 @@ impl Record {
         self
     }
 
-    /// Adds a long one.
+    /// Adds a long number.
     #[must_use]
     pub fn long(mut self, number: i64) -> Record {
         self.0.extend(number.to_be_bytes());
@@ -81,7 +81,7 @@ impl Record {
         self
     }
 
-    /// Adds bytes, with how many there are.
+    /// Adds bytes, with their number before them.
     #[must_use]
     pub fn bytes(self, bytes: &[u8]) -> Record {
         let mut record = self.int(i32::try_from(bytes.len()).unwrap_or(i32::MAX));
@@ -95,22 +95,43 @@ impl Record {
         self.bytes(text.as_bytes())
     }
 
-    /// Adds texts.
+    /// Adds texts, with their number before them.
     #[must_use]
     pub fn texts(self, texts: &[String]) -> Record {
         let record = self.int(i32::try_from(texts.len()).unwrap_or(i32::MAX));
         texts.iter().fold(record, |record, text| record.text(text))
     }
 
-    /// Adds what is known of a node.
+    /// Adds the facts about a node.
     #[must_use]
     pub fn stat(self, stat: &Stat) -> Record {
-        let Stat { czxid, mzxid, pzxid, ctime, mtime, version, cversion, aversion, .. } = *stat;
-        let record = self.long(czxid).long(mzxid).long(ctime).long(mtime).int(version).int(cversion).int(aversion);
-        record.long(stat.ephemeral_owner).int(stat.data_length).int(stat.num_children).long(pzxid)
+        let Stat {
+            czxid,
+            mzxid,
+            pzxid,
+            ctime,
+            mtime,
+            version,
+            cversion,
+            aversion,
+            ..
+        } = *stat;
+        let record = self
+            .long(czxid)
+            .long(mzxid)
+            .long(ctime)
+            .long(mtime)
+            .int(version)
+            .int(cversion)
+            .int(aversion);
+        record
+            .long(stat.ephemeral_owner)
+            .int(stat.data_length)
+            .int(stat.num_children)
+            .long(pzxid)
     }
 
-    /// Adds the beginning of a part of several.
+    /// Adds the beginning of one part of several.
     #[must_use]
     pub fn part(self, op: i32, error: i32) -> Record {
         self.int(op).bool(false).int(error)
@@ -122,7 +143,7 @@ impl Record {
         self.int(op::ERROR).bool(true).int(-1)
     }
 
-    /// It as a packet.
+    /// The record as a packet.
     #[must_use]
     pub fn packet(self) -> Vec<u8> {
         Record::default().bytes(&self.0).0
@@ -140,38 +161,38 @@ impl<'a> Reader<'a> {
         Some(taken)
     }
 
-    /// A number; `None` if the record has ended.
+    /// Reads a number; `None` if the record has ended.
     pub fn int(&mut self) -> Option<i32> {
         Some(i32::from_be_bytes(self.take(4)?.try_into().ok()?))
     }
 
-    /// A long one.
+    /// Reads a long number.
     pub fn long(&mut self) -> Option<i64> {
         Some(i64::from_be_bytes(self.take(8)?.try_into().ok()?))
     }
 
-    /// Yes or no.
+    /// Reads yes or no.
     pub fn bool(&mut self) -> Option<bool> {
         Some(self.take(1)? != [0])
     }
 
-    /// Bytes.
+    /// Reads bytes.
     pub fn bytes(&mut self) -> Option<&'a [u8]> {
         let many = self.int()?.max(0);
         self.take(usize::try_from(many).ok()?)
     }
 
-    /// A text.
+    /// Reads a text.
     pub fn text(&mut self) -> Option<String> {
         String::from_utf8(self.bytes()?.to_vec()).ok()
     }
 
-    /// Texts.
+    /// Reads texts.
     pub fn texts(&mut self) -> Option<Vec<String>> {
         (0..self.int()?).map(|_| self.text()).collect()
     }
 
-    /// What is known of a node.
+    /// Reads the facts about a node.
     pub fn stat(&mut self) -> Option<Stat> {
         let (czxid, mzxid, ctime, mtime) = (self.long()?, self.long()?, self.long()?, self.long()?);
         let (version, cversion, aversion) = (self.int()?, self.int()?, self.int()?);
@@ -192,14 +213,14 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The beginning of the next part of several; `None` after the last one.
+    /// Reads the beginning of the next part of several; `None` after the last one.
     pub fn part(&mut self) -> Option<i32> {
         let (op, done, _) = (self.int()?, self.bool()?, self.int()?);
         (!done).then_some(op)
     }
 }
 
-/// Takes the first packet off, if all of it is there.
+/// Takes the first packet off, if it is complete.
 pub fn next_packet(input: &mut Vec<u8>) -> Option<Vec<u8>> {
     let mut reader = Reader(input);
     let packet = reader.bytes()?.to_vec();

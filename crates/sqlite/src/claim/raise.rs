@@ -1,7 +1,7 @@
-//! Tokens that are raised: of a place by its claim's floor, and of all names.
+//! Raises tokens: that of a place to its claim's floor, and those of all names.
 
 use leasehold_core::FencingToken;
-use leasehold_core::seam::{Claim, Mode};
+use leasehold_core::backend::{Claim, Mode};
 use rusqlite::params;
 
 use crate::claim::queue::Queues;
@@ -13,7 +13,7 @@ pub(crate) fn floor_of(claim: &Claim) -> i64 {
 }
 
 impl Queues<'_> {
-    /// From now on all tokens are greater than this one.
+    /// Makes all later tokens greater than this one.
     pub(crate) fn raise_all(&mut self, last: i64) -> rusqlite::Result<()> {
         if last > self.meta.token {
             self.execute("UPDATE meta SET token = ?1", [last])?;
@@ -22,9 +22,11 @@ impl Queues<'_> {
         Ok(())
     }
 
-    /// What this claim was asked for with its floor becomes true of its place: a waiter keeps it, a hold has that token.
+    /// Applies a claim's floor to its place: a waiter keeps the floor, and a hold gets a token of
+    /// at least the floor.
     pub(crate) fn raise(&mut self, mine: &mut Entry, claim: &Claim) -> rusqlite::Result<()> {
-        let (floor, name) = (floor_of(claim), claim.name.as_str());
+        let floor = floor_of(claim);
+        let name = claim.name.as_str();
         match mine.token {
             None if floor > mine.floor => {
                 mine.floor = floor;
@@ -33,9 +35,14 @@ impl Queues<'_> {
             }
             Some(token) if floor > token => {
                 let turns = i64::from(mine.turns);
-                // Nobody was granted the lock since an exclusive one was. Others each have a token of their own.
+                // An exclusive hold gets the floor itself, because nobody was granted the lock
+                // after it. Other holds each need a token of their own.
                 let is_alone = mine.mode == Mode::Exclusive;
-                let raised = if is_alone { floor } else { floor.max(self.meta.token.saturating_add(1)) };
+                let raised = if is_alone {
+                    floor
+                } else {
+                    floor.max(self.meta.token.saturating_add(1))
+                };
                 self.raise_all(raised.saturating_add(turns - 1))?;
                 let set = "UPDATE place SET token = ?3 WHERE name = ?1 AND seq = ?2";
                 self.execute(set, params![name, mine.seq, raised])?;

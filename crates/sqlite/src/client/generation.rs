@@ -1,11 +1,14 @@
-//! The three files of which one generation consists, and how a new one is begun: never in files that another client may
-//! still use.
+//! The three files that make up a generation, and the begin of a new one, which never happens in
+//! files that another client may still use.
 //!
-//! - The new ones are complete and in use before a path leads to them. A file that waits to be taken into use would be by two clients, each
-//!   over an index of its own, if somebody deleted the first one's just then: both would write in one log.
-//! - While the three are moved, an empty file of ours is at the path, which knows the last token: a client that is killed then leaves that.
-//! - No client opens the files meanwhile, nor any index beside a file that is not in use with it. SQLite uses whatever is there, and knows
-//!   what a process has open by the main file: it would cut the index under the other clients of its process, or drop their locks.
+//! - The new files are complete and in use before a path leads to them. A file that waited to be
+//!   taken into use could be taken by two clients, each with an index of its own, if somebody
+//!   deleted the first one's index at that moment: both would write into one log.
+//! - While the three files are moved, an empty file of the store is at the path, which knows the
+//!   last token: a client that is killed at that time leaves this file.
+//! - No client opens the files meanwhile, nor any index beside a file that is not in use with it.
+//!   SQLite uses whatever index is there, and recognises the open files of its process by the main
+//!   file: it would cut the index under the other clients of its process, or drop their locks.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, ErrorKind::NotFound};
@@ -14,7 +17,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-use leasehold_core::seam::Moment;
+use leasehold_core::backend::Moment;
 use leasehold_core::support::fault;
 use leasehold_core::{Error, ErrorKind, Result};
 use rusqlite::{Connection, OpenFlags, params};
@@ -26,34 +29,44 @@ use crate::client::tokens::above;
 use crate::error;
 use crate::names::beside;
 
-/// `application_id` of our files.
+/// The `application_id` of the store's files.
 pub(crate) const APPLICATION: i64 = 0x4C65_6173;
-/// The low byte of `user_version`. Above it is a mark of the files that belong together and of the boot.
-pub(crate) const VERSION: i64 = 5;
-/// The size of a page: what a transaction writes at least. Rows with names of usual length fit several times.
+/// The low byte of `user_version`. The bits above it are a mark of the files that belong together
+/// and of the boot.
+pub(crate) const VERSION: i64 = 1;
+/// The size of a page in bytes, which is the least that a transaction writes. Several rows with
+/// names of usual length fit into one page.
 const PAGE: i64 = 2048;
-/// How many bytes of a new file are for rows from the start: a full disk cannot refuse them later.
+/// The number of bytes in a new file that are reserved for rows: a full disk cannot refuse them
+/// later.
 const ROOM: u32 = 1 << 18;
 
-/// The file, its log and the log's index, each by its device, its inode, and when it was made (0 where the file system does not say): the
-/// number of one that was deleted is soon another's, and a restored one then says that it belongs to the others.
+/// The file, its log and the log's index. Each is identified by its device, its inode, and the time
+/// when it was made (0 where the file system does not know it). The inode alone does not suffice:
+/// the number of a deleted file is soon another's, and a restored file would then seem to belong to
+/// the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Files([Option<(u64, u64, u64)>; 3]);
 
 impl Files {
-    /// What is there now. The files themselves are not opened to find out: to close one would drop SQLite's locks, as POSIX
-    /// wants it.
+    /// Identifies the files that are there now. It does not open them: closing one would drop
+    /// SQLite's locks, as POSIX demands.
     pub(crate) fn at(path: &Path, real: &Path) -> Files {
-        Files([identity(path), identity(&beside(real, "-wal")), identity(&beside(real, "-shm"))])
+        Files([
+            identity(path),
+            identity(&beside(real, "-wal")),
+            identity(&beside(real, "-shm")),
+        ])
     }
 
-    /// Whether the first of them is still there.
+    /// Returns whether the main file is still at this path.
     pub(crate) fn begin_at(&self, path: &Path) -> bool {
         identity(path) == self.0[0]
     }
 
-    /// Whether the first and the last of them are. A new generation always begins with others, and leaves its own index
-    /// where somebody puts an old file back.
+    /// Returns whether the main file and the index are still at these paths. A new generation
+    /// always begins with other ones, and its own index stays there even if somebody puts an old
+    /// main file back.
     pub(crate) fn begin_and_end_at(&self, path: &Path, index: &Path) -> bool {
         self.begin_at(path) && identity(index) == self.0[2]
     }
@@ -66,134 +79,176 @@ impl Files {
         self.0.iter().all(Option::is_some)
     }
 
-    /// As `meta` has them.
+    /// The identities in the form of the table `meta`.
     pub(crate) fn text(&self) -> String {
         format!("{:?}", &self.0[..if fault("Q1") { 1 } else { 3 }])
     }
 
-    /// What `user_version` is in a file that this boot uses together with the others.
+    /// The `user_version` of a main file that this boot uses together with its log and index.
     pub(crate) fn mark(&self, boot: &str) -> i64 {
         let text = self.text() + boot;
-        let hash = text.bytes().fold(0i64, |hash, byte| (hash * 31 + i64::from(byte)) % 0x7F_FFFE);
+        let hash = text
+            .bytes()
+            .fold(0i64, |hash, byte| (hash * 31 + i64::from(byte)) % 0x7F_FFFE);
         (hash + 1) << 8 | VERSION
     }
 }
 
 fn identity(path: &Path) -> Option<(u64, u64, u64)> {
     let file = fs::metadata(path).ok()?;
-    let made = file.created().ok().and_then(|made| made.duration_since(UNIX_EPOCH).ok());
-    Some((file.dev(), file.ino(), made.map_or(0, |made| made.as_nanos() as u64)))
+    let made = file
+        .created()
+        .ok()
+        .and_then(|made| made.duration_since(UNIX_EPOCH).ok());
+    Some((
+        file.dev(),
+        file.ino(),
+        made.map_or(0, |made| made.as_nanos() as u64),
+    ))
 }
 
-/// A client that opens the file.
+/// A client that opens the file, and its conditions.
 pub(crate) struct Opener<'a> {
     pub(crate) boot: &'a str,
     pub(crate) presence: &'a Presence,
-    /// The longest of its leases in files that it has used until now.
+    /// The longest of its leases, in nanoseconds, in files that it has used until now.
     pub(crate) own: i64,
-    /// Until when others are waited for.
+    /// The moment until which others are waited for.
     pub(crate) deadline: Moment,
+    /// The client begins no files if another client has a lease.
+    pub(crate) yields: bool,
 }
 
-/// What a transaction has to know of its generation.
+/// The facts about a generation that a transaction needs.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Meta {
-    /// Until when nothing is granted.
+    /// The moment until which nothing is granted, in nanoseconds.
     pub(crate) quiet: i64,
     /// The last token.
     pub(crate) token: i64,
 }
 
-/// What the directory lets its group do, for the files that we make in it.
+/// The rights of the directory's group, for the files that are made in it.
 pub(crate) fn group_bits(beside: &Path) -> u32 {
     let folder = beside.parent().and_then(|folder| fs::metadata(folder).ok());
     folder.map_or(0, |folder| folder.permissions().mode()) & 0o060
 }
 
-/// What a file says of itself.
+/// The description that a file has of itself.
 pub(crate) struct Header {
     application: i64,
     version: i64,
-    /// Which layout of the tables.
-    pub(crate) schema: i64,
+    /// The version of the layout of the tables.
+    schema: i64,
     tables: i64,
-    /// The boot whose times are in it, and the last token that it knows, as far as they can be read.
-    pub(crate) boot: Option<String>,
+    /// The files that belong together, the boot whose times are in them, and the last token. They
+    /// are known as far as they can be read.
+    files: Option<String>,
+    boot: Option<String>,
     pub(crate) token: i64,
 }
 
 fn immutable(real: &Path) -> rusqlite::Result<Connection> {
     let bytes = real.as_os_str().as_bytes().iter();
-    let uri = bytes.fold("file:".to_owned(), |uri, byte| format!("{uri}%{byte:02X}")) + "?immutable=1";
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let uri =
+        bytes.fold("file:".to_owned(), |uri, byte| format!("{uri}%{byte:02X}")) + "?immutable=1";
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+        | OpenFlags::SQLITE_OPEN_URI
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     Connection::open_with_flags(uri, flags)
 }
 
 impl Header {
-    /// Reads it, its log left out, without a lock and without making anything beside it.
+    /// Reads the header of a file without its log. It takes no lock, and makes no file beside it.
     pub(crate) fn read(real: &Path) -> rusqlite::Result<Header> {
         Header::of(&immutable(real)?)
     }
 
-    /// Whether the file says that it is used together with the files of this mark. Nothing but its first page is read, in the same way.
+    /// Returns whether the file says that it is used together with the files of this mark. Only its
+    /// first page is read, without a lock.
     pub(crate) fn has_mark(real: &Path, mark: i64) -> bool {
-        let read = |file: Connection| file.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0));
-        immutable(real).and_then(read).is_ok_and(|version| version == mark)
+        let read = |file: Connection| {
+            file.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0))
+        };
+        immutable(real)
+            .and_then(read)
+            .is_ok_and(|version| version == mark)
     }
 
-    /// The same through a connection, with what is in the log.
+    /// Reads the header through a connection, with the changes in the log.
     pub(crate) fn of(connection: &Connection) -> rusqlite::Result<Header> {
         let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0));
-        let (application, version) = (number("PRAGMA application_id")?, number("PRAGMA user_version")?);
+        let application = number("PRAGMA application_id")?;
+        let version = number("PRAGMA user_version")?;
         let tables = number("SELECT count(*) FROM sqlite_schema")?;
-        let meta = connection.query_row("SELECT boot, token FROM meta", [], |row| Ok((row.get(0)?, row.get(1)?)));
-        let (boot, token) = meta.map_or((None, 0), |(boot, token)| (Some(boot), token));
-        Ok(Header { application, version, schema: version & 0xFF, tables, boot, token })
+        let (files, boot, token) = connection
+            .query_row("SELECT files, boot, token FROM meta", [], |row| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+            })
+            .unwrap_or((None, None, 0));
+        Ok(Header {
+            application,
+            version,
+            schema: version & 0xFF,
+            tables,
+            files,
+            boot,
+            token,
+        })
     }
 
-    /// An error unless it is ours, or empty.
+    /// Fails unless the file is the store's, in this version, or empty.
     pub(crate) fn check(&self, file: &Path) -> Result<()> {
         let what = match (self.application, self.schema) {
             (APPLICATION, VERSION) => return Ok(()),
+            (APPLICATION, 0) => {
+                "another program has set its user_version, by which Leasehold knows what is in it, to 0. End all its users, and \
+                 delete it with -wal and -shm; tokens keep rising"
+                    .to_owned()
+            }
             (APPLICATION, other) => format!(
-                "it is a later version's (schema {other}): use that one; or end all its users, and delete it with -wal and -shm; \
-                 tokens keep rising"
+                "it is another version's (schema {other}; this one makes schema {VERSION}): use that one; or end all its users, and \
+                 delete it with -wal and -shm; tokens keep rising"
             ),
             (0, 0) if self.version == 0 && self.tables == 0 => return Ok(()),
             _ => "it is another program's database".to_owned(),
         };
-        Err(Error::new(ErrorKind::Unsupported, format!("{} cannot be used: {what}", file.display())))
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("{} cannot be used: {what}", file.display()),
+        ))
     }
 
-    /// Of a version before this one.
-    pub(crate) fn is_earlier(&self) -> bool {
-        self.application == APPLICATION && (1..VERSION).contains(&self.schema)
-    }
-
-    /// Ours, and not used together with the files of this mark.
+    /// Returns whether the file is the store's, and not used together with the files of this mark.
     pub(crate) fn is_of_others(&self, mark: i64) -> bool {
         self.application == APPLICATION && self.schema == VERSION && self.version != mark
     }
 
-    /// Ours, and nobody has used it; or it was used in this boot, and not together with the files of this mark.
+    /// Returns whether the file is the store's, and used together with these files by clients that
+    /// see another boot.
+    pub(crate) fn is_of_another_boot(&self, files: Files, boot: &str) -> bool {
+        self.application == APPLICATION
+            && self.schema == VERSION
+            && self.files.as_ref() == Some(&files.text())
+            && self.boot.as_deref().is_some_and(|of| of != boot)
+    }
+
+    /// Returns whether the file is the store's, and has never been used, or was used in this boot
+    /// but not together with the files of this mark.
     pub(crate) fn is_alone(&self, mark: i64, boot: &str) -> bool {
         self.is_of_others(mark) && (self.version == VERSION || self.boot.as_deref() == Some(boot))
     }
 }
 
-/// Puts new files into the place of these, unless others have replaced them already. They must be ours, or not there. Whoever looks
-/// again sees which are there now.
+/// Replaces these files by new ones, unless another client has replaced them already. They have to
+/// be the store's, or missing. The caller looks again which files are there afterwards.
 pub(crate) fn begin(real: &Path, old: Files, token: i64, opener: &Opener<'_>) -> Result<()> {
     let _alone = opener.presence.alone(opener.deadline)?;
     if Files::at(real, real) != old {
         return Ok(());
     }
-    begin_alone(real, token, opener)
-}
-
-/// The same, with the lock, and once they were looked at.
-pub(crate) fn begin_alone(real: &Path, token: i64, opener: &Opener<'_>) -> Result<()> {
-    let (new, empty) = (beside(real, "-new"), beside(real, "-empty"));
+    let new = beside(real, "-new");
+    let empty = beside(real, "-empty");
     let remove_them = || remove_all(&new).and_then(|()| remove(&empty));
     let done = remove_them()
         .and_then(|()| make(&empty, real, token))
@@ -205,8 +260,9 @@ pub(crate) fn begin_alone(real: &Path, token: i64, opener: &Opener<'_>) -> Resul
     done
 }
 
-/// Takes the new files into use, and puts them into the place of those that are there. A cleaner may remove what we make: then it is made
-/// anew.
+/// Takes the new files into use, and moves them into the place of those that are there. A cleaner
+/// may remove the new files meanwhile: this function then returns without an error, and the caller
+/// begins again.
 fn replace(real: &Path, new: &Path, empty: &Path, opener: &Opener<'_>) -> Result<()> {
     let (mut connection, grown) = match prepare(new) {
         Err(_) if !new.exists() => return Ok(()),
@@ -216,33 +272,47 @@ fn replace(real: &Path, new: &Path, empty: &Path, opener: &Opener<'_>) -> Result
     if !files.are_complete() {
         return Ok(());
     }
-    // From here on nobody is granted anything in the old one, and whatever was granted has begun. Should we not come to the end, the next
-    // client finds one that is not in use, and the last token.
+    // After the move of the empty file nobody is granted anything in the old file, and every lease
+    // in it has begun. If this client does not finish, the next one finds a file that is not in
+    // use, and the last token. A lease that is announced between the check below and the move is
+    // waited for in the new files, and its hold is lost.
+    if opener.yields && opener.presence.longest_of_others()? > 0 {
+        return Err(error::of_another_boot(real));
+    }
     if !is_moved(empty, real)? {
         return Ok(());
     }
-    // Ours, too: nobody may have told our guards yet.
+    // This client's own leases count, too: its guards may not have been told of their loss yet.
     let longest = opener.presence.longest_of_others()?.max(opener.own);
-    let quiet = if longest == 0 { 0 } else { now().saturating_add(longest) };
+    let quiet = if longest == 0 {
+        0
+    } else {
+        now().saturating_add(longest)
+    };
     match take_into_use(&mut connection, files, opener.boot, quiet) {
         Err(_) if Files::at(new, new) != files => return Ok(()),
         used => used.map_err(|e| error::of(&e, new))?,
     }
-    // It would look for its files under the former names.
+    // The connection would look for its files under the former names.
     drop(connection);
-    // In this order a foreign program that opens them meanwhile builds no new index from the old log, and does not find the new file beside
-    // it.
+    // In this order a foreign program that opens the files meanwhile builds no new index from the
+    // old log, and does not find the new file beside the old log.
     for ending in ["-wal", "-shm", ""] {
         if !is_moved(&beside(new, ending), &beside(real, ending))? {
             return Ok(());
         }
     }
-    // Where the disk was too full for both, the old one has gone now. If it still is, the next client uses them as they are.
-    if grown { Ok(()) } else { grow(&beside(real, "-wal")) }
+    // If the disk was too full for both generations, the old one has gone now. If the disk still
+    // is, the next client uses the files as they are.
+    if grown {
+        Ok(())
+    } else {
+        grow(&beside(real, "-wal"))
+    }
 }
 
-/// Gives the new file its room, and makes the two beside it: they stay what they are under another name. Says whether the log has its room,
-/// too.
+/// Reserves room in the new file, and makes its log and index: they keep their identity under
+/// another name. The flag says whether the log has its room, too.
 fn prepare(new: &Path) -> Result<(Connection, bool)> {
     let open = || {
         let connection = connect(new)?;
@@ -252,7 +322,7 @@ fn prepare(new: &Path) -> Result<(Connection, bool)> {
             "CREATE TABLE room (room); INSERT INTO room VALUES (zeroblob({ROOM})); DROP TABLE room"
         ))?;
         connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
-        // The first that reads makes the two.
+        // The first read makes the log and the index.
         Header::of(&connection).map(|_| connection)
     };
     let connection = open().map_err(|e| error::of(&e, new))?;
@@ -260,7 +330,7 @@ fn prepare(new: &Path) -> Result<(Connection, bool)> {
     Ok((connection, grown.is_ok()))
 }
 
-/// `false` if it is not there any more.
+/// Moves a file. Returns `false` if it is not there any more.
 fn is_moved(from: &Path, to: &Path) -> Result<bool> {
     match fs::rename(from, to) {
         Ok(()) => Ok(true),
@@ -269,18 +339,28 @@ fn is_moved(from: &Path, to: &Path) -> Result<bool> {
     }
 }
 
-fn take_into_use(connection: &mut Connection, files: Files, boot: &str, quiet: i64) -> rusqlite::Result<()> {
+fn take_into_use(
+    connection: &mut Connection,
+    files: Files,
+    boot: &str,
+    quiet: i64,
+) -> rusqlite::Result<()> {
     let tx = connection.transaction()?;
     let begin = "UPDATE meta SET files = ?1, boot = ?2, generation = ?3, quiet = ?4, token = max(token, ?5)";
-    tx.execute(begin, params![files.text(), boot, fastrand::i64(1..), quiet, above(wall())])?;
+    tx.execute(
+        begin,
+        params![files.text(), boot, fastrand::i64(1..), quiet, above(wall())],
+    )?;
     tx.execute_batch(&format!("PRAGMA user_version = {}", files.mark(boot)))?;
     tx.commit()?;
-    // Now the file itself says that it is in use, whatever becomes of its log.
+    // With this checkpoint the main file itself says that it is in use, even if its log gets lost.
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
 }
 
 fn remove_all(path: &Path) -> Result<()> {
-    ["", "-wal", "-shm"].iter().try_for_each(|ending| remove(&beside(path, ending)))
+    ["", "-wal", "-shm"]
+        .iter()
+        .try_for_each(|ending| remove(&beside(path, ending)))
 }
 
 fn remove(path: &Path) -> Result<()> {
@@ -293,15 +373,21 @@ fn remove(path: &Path) -> Result<()> {
 /// Makes a file that no client uses, with the owner and the rights of the old one.
 fn make(new: &Path, real: &Path, token: i64) -> Result<()> {
     let create = || -> io::Result<()> {
-        // No link of anybody, and what becomes of the path meanwhile does not matter.
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(new)?;
+        // A new file is no link that somebody has put there, and later changes of the path do not
+        // affect the open file.
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o644)
+            .open(new)?;
         match fs::metadata(real) {
             Ok(old) => {
-                // Only root may give it to its owner; another user would be the new one.
+                // Only root may give the file to the old owner; another user becomes its owner.
                 let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
                 file.set_permissions(old.permissions())
             }
-            // Members of the group that may make files beside it share it. What SQLite makes later takes the file's own bits.
+            // Members of the group that may make files in the directory share the file. SQLite
+            // makes its other files with the rights of the main file.
             Err(_) => match group_bits(real) {
                 0 => Ok(()),
                 group => file.set_permissions(Permissions::from_mode(0o600 | group)),
@@ -310,14 +396,16 @@ fn make(new: &Path, real: &Path, token: i64) -> Result<()> {
     };
     create().map_err(|e| error::of_io(&e, new, "cannot be made"))?;
     match fill(new, token) {
-        // A cleaner has removed it: whoever uses it sees that.
+        // A cleaner has removed the file, which its next user notices.
         Err(_) if !new.exists() => Ok(()),
         filled => filled.map_err(|e| error::of(&e, new)),
     }
 }
 
 fn fill(new: &Path, token: i64) -> rusqlite::Result<()> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let file = Connection::open_with_flags(new, flags)?;
     file.execute_batch(&format!("PRAGMA page_size = {PAGE}"))?;
     file.query_row("PRAGMA journal_mode = OFF", [], |_| Ok(()))?;
@@ -325,5 +413,6 @@ fn fill(new: &Path, token: i64) -> rusqlite::Result<()> {
         "PRAGMA synchronous = OFF; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}"
     ))?;
     file.execute_batch(include_str!("../schema.sql"))?;
-    file.execute("INSERT INTO meta VALUES ('', '', 0, 0, ?1)", [token.max(0)]).map(drop)
+    file.execute("INSERT INTO meta VALUES ('', '', 0, 0, ?1)", [token.max(0)])
+        .map(drop)
 }

@@ -1,4 +1,5 @@
-//! Where the file is: which boot of this machine, which path without links, and whether its disk will do.
+//! The place of the file: the boot of this machine, the path without links, and the suitability of
+//! the disk.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -6,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use leasehold_core::{Error, ErrorKind, Result};
 use rustix::fs::{Access, access, stat, statfs};
+use rustix::io::Errno;
 
 use crate::error;
 
@@ -25,23 +27,28 @@ const REMOTE: [(i64, &str); 13] = [
     (0x7461_636F, "OCFS2"),
     (0x7375_7245, "Coda"),
 ];
-/// The inode of the time namespace that the kernel begins with.
+/// The inode of the initial time namespace of the kernel.
 const INITIAL_TIME: u64 = 0xEFFF_FFFA;
 
-/// This boot of this machine, whose CLOCK_BOOTTIME all processes share: none of them may live in shifted time.
+/// Returns the id of this boot of the machine, in which all processes share CLOCK_BOOTTIME. It
+/// fails for a process with a shifted clock.
 pub(crate) fn boot() -> Result<String> {
     let unsupported = |what: &str| Error::new(ErrorKind::Unsupported, what);
     if stat("/proc/self/ns/time").map_or(true, |namespace| namespace.st_ino != INITIAL_TIME) {
         let shifts = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
-        if shifts.split_whitespace().any(|word| word.parse().is_ok_and(|shift: i64| shift != 0)) {
+        if shifts
+            .split_whitespace()
+            .any(|word| word.parse().is_ok_and(|shift: i64| shift != 0))
+        {
             return Err(unsupported(
                 "this process lives in a time namespace: leases in a file need the machine's own clock",
             ));
         }
     }
-    // In one read: it is shorter.
+    // One read suffices: the id is shorter than the buffer.
     let mut id = [0; 64];
-    let length = File::open("/proc/sys/kernel/random/boot_id").and_then(|mut file| file.read(&mut id));
+    let length =
+        File::open("/proc/sys/kernel/random/boot_id").and_then(|mut file| file.read(&mut id));
     let length = length.map_err(|e| match error::no_descriptor_is_left() {
         true => error::too_many_open("/proc cannot be read"),
         false => unsupported("/proc does not say which boot this is").with_source(e),
@@ -52,18 +59,27 @@ pub(crate) fn boot() -> Result<String> {
     }
 }
 
-/// The file's path without links, also if it is not there yet.
+/// The file's path without links, also if the file does not exist yet.
 pub(crate) fn real(path: &Path) -> Result<PathBuf> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     stands_on_local_disk(folder)?;
-    access(folder, Access::WRITE_OK | Access::EXEC_OK)
-        .map_err(|e| error::of_io(&e.into(), folder, "is a directory in which we may make no files"))?;
+    access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|e| {
+        error::of_io(
+            &e.into(),
+            folder,
+            "is a directory in which we may make no files",
+        )
+    })?;
     let of = |e| error::of_io(&e, path, "cannot be found");
     let name = path.file_name().unwrap_or_default();
     match fs::symlink_metadata(path) {
         Ok(file) if file.is_symlink() => {
             let real = path.canonicalize().map_err(of)?;
-            if real.is_file() { Ok(real) } else { Err(no_file(path)) }
+            if real.is_file() {
+                Ok(real)
+            } else {
+                Err(no_file(path))
+            }
         }
         Ok(file) if !file.is_file() => Err(no_file(path)),
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(of(e)),
@@ -76,10 +92,21 @@ fn no_file(path: &Path) -> Error {
 }
 
 fn stands_on_local_disk(folder: &Path) -> Result<()> {
-    let disk = statfs(folder).map_err(|e| error::of_io(&e.into(), folder, "is a directory that cannot be used"))?;
-    // The kernel's number is 32 bits wide, whatever holds it here.
+    let disk = statfs(folder).map_err(|e| {
+        let what = match e {
+            Errno::NOENT => "does not exist: make the directory first",
+            _ => "is a directory that cannot be used",
+        };
+        error::of_io(&e.into(), folder, what)
+    })?;
+    // The kernel's number is 32 bits wide, whatever the type of the field is.
     let kind = disk.f_type as i64 & 0xFFFF_FFFF;
-    let Some((_, name)) = REMOTE.iter().find(|(number, _)| *number == kind) else { return Ok(()) };
-    let what = format!("{} is on {name}: a lock file of several processes needs a local disk", folder.display());
+    let Some((_, name)) = REMOTE.iter().find(|(number, _)| *number == kind) else {
+        return Ok(());
+    };
+    let what = format!(
+        "{} is on {name}: a lock file of several processes needs a local disk",
+        folder.display()
+    );
     Err(Error::new(ErrorKind::Unsupported, what))
 }

@@ -1,20 +1,22 @@
-//! Times as the rows have them, and how long requests wait for other writers.
+//! Times in the form of the rows, and the limits of waiting for other writers.
 
 use std::cell::Cell;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use leasehold_core::seam::Moment;
+use leasehold_core::backend::Moment;
 
-/// How long a request without a lease may wait for other writers, and any other at most.
+/// The time for which a request without a lease may wait for other writers. It is also the longest
+/// for any other request.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 thread_local! {
-    /// Until when this thread's connection waits for others. SQLite calls a handler that takes no state.
+    /// The moment until which this thread's connection waits for others. It is thread-local, since
+    /// SQLite calls a handler that takes no state.
     static DEADLINE: Cell<Moment> = const { Cell::new(Moment::from_nanos(0)) };
 }
 
-/// Now on CLOCK_BOOTTIME.
+/// The present moment on CLOCK_BOOTTIME, in nanoseconds.
 pub(crate) fn now() -> i64 {
     Moment::now().as_nanos() as i64
 }
@@ -23,28 +25,34 @@ pub(crate) fn nanos(d: Duration) -> i64 {
     i64::try_from(d.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// The wall clock since its epoch: for people, and for tokens.
+/// The time of the wall clock since its epoch, for people and for tokens.
 pub(crate) fn wall() -> Duration {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
 }
 
-/// Until when a request of this lease may wait for other writers.
+/// The moment until which a request with this lease may wait for other writers.
 pub(crate) fn limit(lease: Option<Duration>) -> Moment {
-    Moment::now() + lease.map_or(LONGEST_WAIT, |ttl| (ttl / 6).clamp(Duration::from_millis(50), LONGEST_WAIT))
+    Moment::now()
+        + lease.map_or(LONGEST_WAIT, |ttl| {
+            (ttl / 6).clamp(Duration::from_millis(50), LONGEST_WAIT)
+        })
 }
 
-/// Sets how long statements of this thread wait for other writers.
+/// Sets the moment until which statements of this thread wait for other writers.
 pub(crate) fn wait_until(deadline: Moment) {
     DEADLINE.set(deadline);
 }
 
-/// Statements of this thread do not wait for other writers.
+/// Makes statements of this thread not wait for other writers.
 pub(crate) fn wait_until_now() {
     DEADLINE.set(Moment::from_nanos(0));
 }
 
-/// The busy handler: short sleeps of random length, since SQLite's own grow to a tenth of a second, and a client that sleeps
-/// that long starves. Many waiters sleep longer, or their attempts would cost more than their work.
+/// The busy handler. It sleeps for short random times: SQLite's own sleeps grow to a tenth of a
+/// second, and a client that sleeps that long starves. The sleeps grow with the number of tries,
+/// since the attempts of many waiters would otherwise cost more than their work.
 pub(crate) fn wait(tries: i32) -> bool {
     let goes_on = Moment::now() < DEADLINE.get();
     if goes_on {
@@ -69,7 +77,10 @@ mod tests {
         ] {
             let before = Moment::now();
             let until = limit(lease);
-            assert!(until >= before + wait && until <= Moment::now() + wait, "{lease:?}");
+            assert!(
+                until >= before + wait && until <= Moment::now() + wait,
+                "{lease:?}"
+            );
         }
     }
 
@@ -89,6 +100,9 @@ mod tests {
         let at = now();
         assert!(before <= at && at <= Moment::now().as_nanos() as i64);
         assert!(wall() > Duration::from_secs(1_577_836_800), "2020");
-        assert_eq!((nanos(Duration::from_micros(7)), nanos(Duration::MAX)), (7000, i64::MAX));
+        assert_eq!(
+            (nanos(Duration::from_micros(7)), nanos(Duration::MAX)),
+            (7000, i64::MAX)
+        );
     }
 }

@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use leasehold_core::{FencingToken, Raises};
+use leasehold_core::FencingToken;
+use leasehold_core::backend::Raises;
 
-/// How tokens are raised, at most to what is far from their end.
+/// The raises that the store supports: tokens of holds, up to a limit that is far below the
+/// greatest token.
 pub(crate) const RAISES: Raises = Raises::Holds(FencingToken::new(1 << 62));
 
-/// How many microseconds the last token may be ahead of the wall clock. A `fast` grant asks for up to 1,024 of them at once, and
-/// gets as many as there are below that. One by one they never get ahead: a transaction takes longer than a microsecond.
+/// The number of microseconds by which the last token may be ahead of the wall clock. A `fast`
+/// grant asks for up to 1,024 tokens at once, and gets as many as there are below this limit.
+/// Single tokens never get ahead, since a transaction takes longer than a microsecond.
 const AHEAD: i64 = 5000;
 
 /// The tokens of one grant.
@@ -19,11 +22,17 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// As many as are asked for, or fewer: one at least. From a floor on, if there is one, whatever the clock says.
+    /// Returns as many tokens as are asked for, or fewer, but at least one. With a floor they are
+    /// at least the floor, whatever the clock says.
     pub(crate) fn after(last: i64, floor: i64, wall: Duration, asked: u32) -> Tokens {
-        let first = last.saturating_add(1).max(if floor > 0 { floor } else { micros(wall) });
+        let first = last
+            .saturating_add(1)
+            .max(if floor > 0 { floor } else { micros(wall) });
         let left = above(wall).saturating_sub(first);
-        Tokens { first, count: u32::try_from(left).unwrap_or(0).clamp(1, asked.max(1)) }
+        Tokens {
+            first,
+            count: u32::try_from(left).unwrap_or(0).clamp(1, asked.max(1)),
+        }
     }
 
     pub(crate) fn last(self) -> i64 {
@@ -31,7 +40,8 @@ impl Tokens {
     }
 }
 
-/// A number above every token that was drawn until now, in files of which nothing is left too: unless that clock stepped back.
+/// A number above every token that was drawn until now, also in files that are lost, unless the
+/// wall clock stepped back.
 pub(crate) fn above(wall: Duration) -> i64 {
     micros(wall).saturating_add(AHEAD)
 }
@@ -44,10 +54,12 @@ fn micros(wall: Duration) -> i64 {
 mod tests {
     use super::*;
 
-    /// Grants in files that are lost again and again, as fast as there may be transactions.
+    /// The files are lost again and again, and the grants come as fast as transactions can be.
     #[test]
     fn they_rise_across_lost_files_however_many_are_asked_for() {
-        let (mut wall, mut greatest, mut most) = (Duration::from_secs(1_800_000_000), 0, 0);
+        let mut wall = Duration::from_secs(1_800_000_000);
+        let mut greatest = 0;
+        let mut most = 0;
         let mut last = 0;
         for _ in 0..10_000 {
             wall += Duration::from_micros(fastrand::u64(1..40));
@@ -65,10 +77,20 @@ mod tests {
 
     #[test]
     fn a_clock_that_stepped_back_gives_one_at_a_time() {
-        let (before, now) = (Duration::from_secs(2000), Duration::from_secs(1000));
+        let before = Duration::from_secs(2000);
+        let now = Duration::from_secs(1000);
         let tokens = Tokens::after(above(before), 0, now, 1024);
-        assert_eq!(tokens, Tokens { first: above(before) + 1, count: 1 });
-        assert_eq!(Tokens::after(tokens.last(), 0, before + Duration::from_secs(1), 1024).count, 1024);
+        assert_eq!(
+            tokens,
+            Tokens {
+                first: above(before) + 1,
+                count: 1
+            }
+        );
+        assert_eq!(
+            Tokens::after(tokens.last(), 0, before + Duration::from_secs(1), 1024).count,
+            1024
+        );
         assert_eq!(Tokens::after(i64::MAX, 0, now, 64).last(), i64::MAX);
     }
 
@@ -76,7 +98,8 @@ mod tests {
     fn a_floor_counts_whatever_the_clock_says() {
         let wall = Duration::from_secs(1);
         assert_eq!(
-            [(10, 1000), (2000, 1000), (10, 0)].map(|(last, floor)| Tokens::after(last, floor, wall, 1).first),
+            [(10, 1000), (2000, 1000), (10, 0)]
+                .map(|(last, floor)| Tokens::after(last, floor, wall, 1).first),
             [1000, 2001, 1_000_000]
         );
     }

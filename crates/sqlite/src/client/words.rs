@@ -1,26 +1,26 @@
-//! The words that clients write into each other's FIFOs, one in a line.
+//! The words that clients write into each other's FIFOs, one per line.
 
 use std::fmt;
 
 use leasehold_core::Name;
-use leasehold_core::seam::ClaimId;
+use leasehold_core::backend::ClaimId;
 use leasehold_core::support::{escape, unescape};
 
-/// What a client is told.
+/// A message to a client.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Word {
-    /// This claim of its holds.
+    /// The client's claim was granted.
     Granted(ClaimId),
-    /// This claim of its was ended.
+    /// The hold of the client's claim was ended.
     Evicted(ClaimId),
-    /// This claim of its is to ask again.
+    /// The client's claim is to be sent again.
     Again(ClaimId),
-    /// The holder of a name that it observes, or that one's label, has changed.
+    /// The holder of a name that the client observes has changed, or the holder's label.
     Changed(Name),
 }
 
 impl Word {
-    /// What this line says; `None` if it says nothing of that.
+    /// Reads a line; `None` if it is no word.
     pub(crate) fn read(line: &str) -> Option<Word> {
         let (verb, of) = line.split_once(' ')?;
         match verb {
@@ -44,7 +44,7 @@ impl fmt::Display for Word {
     }
 }
 
-/// What is escaped in a name, so that it is one line.
+/// Returns whether a character is escaped in a name, so that the name is one line.
 fn is_end_of_line(c: char) -> bool {
     matches!(c, '\n' | '\r')
 }

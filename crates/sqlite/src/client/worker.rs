@@ -1,17 +1,17 @@
-//! What a client is: one transaction after another, what is read from its FIFO, and what it hears of others.
+//! The client: its transactions, the messages from its FIFO, and the ends of other clients.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::seam::{ClaimId, Moment, Notifier};
+use leasehold_core::backend::{ClaimId, Moment, Notifier};
 use leasehold_core::support::fault;
 use leasehold_core::{Error, ErrorKind, Loss, Result};
 use rusqlite::{Connection, ErrorCode};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::claim::queue::{Message, Own, Queues};
+use crate::claim::queue::{Message, OwnPlaces, Queues};
 use crate::client::fifo::{self, Fifo, Liveness, Watches};
 use crate::client::file::{File, OPENING};
 use crate::client::presence::share;
@@ -19,93 +19,138 @@ use crate::client::time::{limit, now, wait_until, wall};
 use crate::client::words::Word;
 use crate::error;
 
-/// A request, and what it does with its own answer.
+/// A request, which also passes on its own answer.
 pub(crate) type Job = Box<dyn FnOnce(&mut Client) + Send>;
 
-/// What has the connection, and all that this process knows of its places in the file.
+/// The owner of the connection, and of all that this client knows of its places in the file.
 pub(crate) struct Client {
     pub(crate) file: File,
     pub(crate) notifier: Notifier,
-    /// Made with the first claim: a client that only reads leaves nothing.
+    /// The client only looks at the queues, as a rule.
+    looks: bool,
+    /// The FIFO is made with the first claim, so a client that only reads leaves none.
     fifo: Option<Fifo>,
     /// A copy of the FIFO was given away, so no other may take its place.
     shared: bool,
-    pub(crate) own: Own,
+    pub(crate) own: OwnPlaces,
     pub(crate) watches: Watches,
     /// FIFOs whose clients have ended: the next transaction ends their sessions.
     pub(crate) ended: Vec<i64>,
     pub(crate) closed: bool,
-    /// It comes for one lock and goes, and observes nothing.
+    /// The client comes for one lock and goes, and observes nothing.
     pub(crate) is_brief: bool,
-    /// Nothing of us is in the file: what was there has been removed, and nothing was written since.
+    /// The file has no row of this client: its rows have been removed, and none was written since.
     pub(crate) has_left: bool,
-    /// Until when nothing is done on another thread than our own, on CLOCK_BOOTTIME.
+    /// The moment until which requests run on the client's own thread only, on CLOCK_BOOTTIME in
+    /// nanoseconds.
     pub(crate) only_thread_until: i64,
 }
 
-/// What the thread listens to, while others may use the client.
-pub(crate) struct Ears {
+/// The descriptors to which the thread listens while others may use the client.
+pub(crate) struct PollSet {
     fifo: Option<Arc<OwnedFd>>,
     watched: Vec<(i64, Arc<OwnedFd>)>,
 }
 
-/// What it has heard: requests, messages, and the ends of other clients.
-pub(crate) struct Heard {
+/// The events that the thread has heard: requests, messages, and the ends of other clients.
+pub(crate) struct Events {
     pub(crate) asked: bool,
     messages: bool,
     ended: Vec<i64>,
 }
 
-impl Ears {
+impl PollSet {
     /// Waits for a request, for a message, or for the end of another client.
-    pub(crate) fn listen(&self, wake: &OwnedFd) -> Heard {
+    pub(crate) fn listen(&self, wake: &OwnedFd) -> Events {
         let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
-        // Before we have a FIFO, what wakes us stands in for it.
+        // Before there is a FIFO, the eventfd takes its place.
         let fifo = self.fifo.as_ref().map_or(wake.as_fd(), AsFd::as_fd);
         fds.push(PollFd::from_borrowed_fd(fifo, PollFlags::IN));
-        fds.extend(self.watched.iter().map(|(_, fd)| PollFd::new(fd, PollFlags::empty())));
+        fds.extend(
+            self.watched
+                .iter()
+                .map(|(_, fd)| PollFd::new(fd, PollFlags::empty())),
+        );
         if poll(&mut fds, None).is_err() {
-            return Heard { asked: false, messages: false, ended: Vec::new() };
+            return Events {
+                asked: false,
+                messages: false,
+                ended: Vec::new(),
+            };
         }
         let is = |at: usize, what: PollFlags| fds[at].revents().intersects(what);
-        let ended = self.watched.iter().enumerate().filter(|(at, _)| is(at + 2, PollFlags::ERR));
+        let ended = self
+            .watched
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| is(at + 2, PollFlags::ERR));
         let ended = ended.map(|(_, (fifo, _))| *fifo).collect();
-        Heard { asked: is(0, PollFlags::IN), messages: self.fifo.is_some() && is(1, PollFlags::IN), ended }
+        Events {
+            asked: is(0, PollFlags::IN),
+            messages: self.fifo.is_some() && is(1, PollFlags::IN),
+            ended,
+        }
     }
 }
 
 impl Client {
-    /// Opens the file. Others are waited for as long as that.
-    pub(crate) fn open(path: &Path, notifier: Notifier, wait: Duration) -> Result<Client> {
+    /// Opens the file, and waits for others for at most this time.
+    pub(crate) fn open(
+        path: &Path,
+        notifier: Notifier,
+        looks: bool,
+        wait: Duration,
+    ) -> Result<Client> {
         let deadline = Moment::now() + wait;
-        let file = File::open(path, None, deadline)?;
-        let (own, watches) = (Own::default(), Watches::default());
+        let file = File::open(path, None, looks, deadline)?;
+        let own = OwnPlaces::default();
+        let watches = Watches::default();
         let (fifo, shared, ended, closed, only_thread_until) = Default::default();
         let (is_brief, has_left) = Default::default();
-        let mut client =
-            Client { file, notifier, fifo, shared, own, watches, ended, closed, is_brief, has_left, only_thread_until };
+        let mut client = Client {
+            file,
+            notifier,
+            looks,
+            fifo,
+            shared,
+            own,
+            watches,
+            ended,
+            closed,
+            is_brief,
+            has_left,
+            only_thread_until,
+        };
         client.remove_dead(deadline)?;
         Ok(client)
     }
 
-    /// What the thread is to listen to from now on.
-    pub(crate) fn ears(&self) -> Ears {
-        Ears { fifo: self.fifo.as_ref().map(|fifo| fifo.fd.clone()), watched: self.watches.fds().collect() }
+    /// The descriptors to which the thread is to listen from now on.
+    pub(crate) fn ears(&self) -> PollSet {
+        PollSet {
+            fifo: self.fifo.as_ref().map(|fifo| fifo.fd.clone()),
+            watched: self.watches.fds().collect(),
+        }
     }
 
-    pub(crate) fn react(&mut self, heard: Heard) {
+    pub(crate) fn react(&mut self, heard: Events) {
         if heard.messages
             && let Some((text, more)) = self.fifo.as_ref().map(Fifo::drain)
         {
-            // What cannot be read is ignored.
-            text.lines().filter_map(Word::read).for_each(|word| self.handle(word));
+            // A line that cannot be read is ignored.
+            text.lines()
+                .filter_map(Word::read)
+                .for_each(|word| self.handle(word));
             if more {
                 self.notifier.notify_all();
             }
         }
         for fifo in heard.ended {
             self.ended.push(fifo);
-            self.watches.close(fifo).into_iter().for_each(|claim| self.notifier.claim_again(claim));
+            self.watches
+                .close(fifo)
+                .into_iter()
+                .for_each(|claim| self.notifier.claim_again(claim));
         }
     }
 
@@ -125,14 +170,15 @@ impl Client {
         {
             self.watches.forget(claim);
             if let Some(mine) = self.own.places.get_mut(&claim) {
-                // It is good for as long as the session has been extended meanwhile, for others.
+                // The place is good until the end of its session, which may have been extended
+                // meanwhile for other places.
                 mine.until = mine.until.max(entry.until);
             }
             self.notifier.granted(claim, grant);
         }
     }
 
-    /// Has a FIFO, and one that others can find.
+    /// Makes sure that this client has a FIFO that others can find.
     pub(crate) fn ready(&mut self, deadline: Moment) -> Result<()> {
         if self.can_be_found() {
             return Ok(());
@@ -146,7 +192,8 @@ impl Client {
         Ok(())
     }
 
-    /// The same without a wait for anybody; makes the first FIFO only if that is allowed.
+    /// Returns whether others can find this client's FIFO, without a wait for anybody. The first
+    /// FIFO is made only if `may_make`.
     pub(crate) fn is_found_at_once(&mut self, may_make: bool) -> bool {
         match self.fifo {
             None => may_make && self.ready(Moment::from_nanos(0)).is_ok(),
@@ -154,13 +201,16 @@ impl Client {
         }
     }
 
-    /// Whether other clients can notify us, and see our end.
+    /// Returns whether other clients can notify this one, and see its end.
     pub(crate) fn can_be_found(&self) -> bool {
-        self.fifo.as_ref().is_some_and(|fifo| self.shared || !fifo.has_vanished())
+        self.fifo
+            .as_ref()
+            .is_some_and(|fifo| self.shared || !fifo.has_vanished())
     }
 
-    /// Other descriptors of our FIFO and of the directory's lock: as long as they are open somewhere, no client sees this one
-    /// as dead, or forgets its leases in files that are gone.
+    /// Returns copies of the descriptors of the FIFO and of the directory's lock. As long as they
+    /// are open in some process, no client takes this one for dead, or forgets its leases in files
+    /// that are gone.
     pub(crate) fn life_line(&mut self) -> Result<[OwnedFd; 2]> {
         self.ready(limit(None))?;
         self.shared = true;
@@ -168,21 +218,27 @@ impl Client {
         Ok([share(&fifo.fd)?, share(&self.file.presence.folder)?])
     }
 
-    /// Gives up all that we hold, and ends.
+    /// Releases everything that this client holds, and closes it.
     pub(crate) fn leave(&mut self) -> Result<()> {
         self.closed = true;
         while self.has_to_leave() && !self.write(limit(None), |queues| queues.leave())? {}
-        // Before the caller knows that this is done, and perhaps ends the process: no row leads to its file any more.
+        // The FIFO is removed before the caller has the answer, and perhaps ends the process: no
+        // row names it any more.
         self.fifo = None;
         Ok(())
     }
 
-    /// The same for a client that has no place, if no other writer has to be waited for.
+    /// Closes a client that has no place, if no other writer has to be waited for.
     pub(crate) fn leave_at_once(&mut self) -> Option<()> {
         if !self.own.places.is_empty() || !self.ended.is_empty() {
             return None;
         }
-        if self.has_to_leave() && !matches!(self.attempt(&mut |queues| queues.leave()), Ok(Attempt::Done(true, _))) {
+        if self.has_to_leave()
+            && !matches!(
+                self.attempt(&mut |queues| queues.leave()),
+                Ok(Attempt::Done(true, _))
+            )
+        {
             return None;
         }
         self.closed = true;
@@ -194,7 +250,8 @@ impl Client {
         self.fifo.is_some() && !self.has_left
     }
 
-    /// Removes what has ended: clients and their FIFOs, also those without a row, and holds that no client renews.
+    /// Removes ended clients and their FIFOs, also FIFOs without a row, and holds that no client
+    /// renews.
     fn remove_dead(&mut self, deadline: Moment) -> Result<()> {
         let clients = std::mem::take(&mut self.file.clients);
         for found in fifo::all(&self.file.real, &self.file.presence.folder) {
@@ -203,11 +260,14 @@ impl Client {
                 continue;
             }
             if let Liveness::Dead = fifo::liveness(&self.file.real, client.unwrap_or(found)) {
-                while client.is_some() && !self.write(deadline, |queues| queues.remove_client(found.fifo))? {}
+                while client.is_some()
+                    && !self.write(deadline, |queues| queues.remove_client(found.fifo))?
+                {
+                }
                 fifo::remove(&self.file.real, found.fifo);
             }
         }
-        // Most of the time no hold has lapsed, and nothing is to be written.
+        // Mostly no hold has lapsed, and nothing has to be written.
         match clients.keys().any(|fifo| *fifo < 0) {
             true => self.write(deadline, |queues| queues.remove_ended()),
             false => Ok(()),
@@ -215,11 +275,14 @@ impl Client {
     }
 
     /// Reads without waiting for writers.
-    pub(crate) fn read<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
+    pub(crate) fn read<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T> {
         work(&self.file.connection).map_err(|e| error::of(&e, &self.file.path))
     }
 
-    /// One transaction, and the messages that it leads to.
+    /// Runs one transaction, and sends the messages that result from it.
     pub(crate) fn write<T>(
         &mut self,
         deadline: Moment,
@@ -236,12 +299,18 @@ impl Client {
                     passed.push(name);
                 }
             }
-            let admit =
-                |queues: &mut Queues<'_>| passed.iter().try_for_each(|name| queues.admit_waiters(name).map(drop));
-            // If it fails, the waiters see the same death, or the end of its lease.
+            let admit = |queues: &mut Queues<'_>| {
+                passed
+                    .iter()
+                    .try_for_each(|name| queues.admit_waiters(name).map(drop))
+            };
+            // If this fails, the waiters see the same death themselves, or the end of its lease.
             messages = match passed.is_empty() {
                 true => Vec::new(),
-                false => self.commit(deadline, admit).map(|((), messages)| messages).unwrap_or_default(),
+                false => self
+                    .commit(deadline, admit)
+                    .map(|((), messages)| messages)
+                    .unwrap_or_default(),
             };
         }
         Ok(value)
@@ -259,20 +328,47 @@ impl Client {
                 Ok(Attempt::Full(e)) if !self.file.may_grow() => return Err(e),
                 Ok(Attempt::Full(_)) => {}
                 Ok(Attempt::WentBack) => self.file.replace(self.longest(), deadline)?,
-                // Nothing that is true of replaced files matters, nor what has become of a commit in them.
-                Ok(Attempt::NotBegun(e)) if self.file.is_whole() => return Err(error::of(&e, &self.file.path)),
+                // An error counts only if the files are in their place: neither errors nor commits
+                // in replaced files matter.
+                Ok(Attempt::NotBegun(e)) if self.file.is_whole() => {
+                    return Err(error::of(&e, &self.file.path));
+                }
                 Err(e) if self.file.is_whole() => return Err(e),
                 Ok(Attempt::Replaced | Attempt::NotBegun(_)) | Err(_) => self.reopen()?,
             }
             wait_until(deadline);
         }
-        Err(Error::new(ErrorKind::Unavailable, "the file is replaced again and again"))
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            "the file is replaced again and again",
+        ))
     }
 
-    /// What we had in a file that is gone, or that another boot took over, is lost. There is a new one.
+    /// Turns to the file that is at the path now, if it is another one.
+    pub(crate) fn catch_up(&mut self) -> Result<()> {
+        wait_until(limit(None));
+        if self.file.is_current() {
+            Ok(())
+        } else {
+            self.reopen_to(self.looks)
+        }
+    }
+
+    /// Turns to the new file at the path. The places in a file that is gone, or that another boot
+    /// took over, are lost.
     pub(crate) fn reopen(&mut self) -> Result<()> {
+        self.reopen_to(false)
+    }
+
+    fn reopen_to(&mut self, look: bool) -> Result<()> {
         let before = Some((&self.file.presence, self.longest()));
-        self.file = File::open(&self.file.path, before, Moment::now() + OPENING)?;
+        let opened = File::open(&self.file.path, before, look, Moment::now() + OPENING);
+        if opened.is_err() {
+            // The lease that was announced for a request is not taken, so others need not reckon
+            // with it.
+            self.announce_longest()?;
+        }
+        self.file = opened?;
         (self.own.sessions, self.watches) = Default::default();
         self.notifier.notify_all();
         Ok(())
@@ -284,36 +380,58 @@ impl Client {
     ) -> Result<Attempt<T>> {
         let of = |e| error::of(&e, &self.file.path);
         self.has_left = false;
-        // Who does not wait for others has no use for a text that names them: all locks of the machine are read for it.
+        // The error is not put into words yet: to name the other process, all locks of the machine
+        // are read, and a caller that does not wait has no use for that.
         let _tx = match self.file.begin() {
             Ok(tx) => tx,
             Err(e) => return Ok(Attempt::NotBegun(e)),
         };
-        // Before the check of the files: a client that replaces them later begins to wait for our leases after they began, and with
-        // tokens that are greater.
+        // Taken before the check of the files: a client that replaces them later begins to wait for
+        // these leases after they began, and with greater tokens.
         let began = (now(), wall());
         if !self.file.is_current() {
             return Ok(Attempt::Replaced);
         }
-        let Some(meta) = self.file.meta().map_err(of)? else { return Ok(Attempt::Replaced) };
+        let Some(meta) = self.file.meta().map_err(of)? else {
+            return Ok(Attempt::Replaced);
+        };
         let mut queues = Queues::new(&self.file.connection, &mut self.own, began, meta);
-        self.ended.iter().try_for_each(|fifo| queues.end_sessions(*fifo)).map_err(of)?;
+        self.ended
+            .iter()
+            .try_for_each(|fifo| queues.end_sessions(*fifo))
+            .map_err(of)?;
         let value = match work(&mut queues) {
-            Err(e) if e.sqlite_error_code() == Some(ErrorCode::DiskFull) => return Ok(Attempt::Full(of(e))),
+            Err(e) if e.sqlite_error_code() == Some(ErrorCode::DiskFull) => {
+                return Ok(Attempt::Full(of(e)));
+            }
             done => done.map_err(of)?,
         };
         if queues.went_back {
-            // They are not there, and will not be.
+            // These places are not in the file, and will not be.
             let Queues { inserted, own, .. } = queues;
-            inserted.iter().for_each(|claim| drop(own.places.remove(claim)));
+            inserted
+                .iter()
+                .for_each(|claim| drop(own.places.remove(claim)));
             return Ok(Attempt::WentBack);
         }
         queues.notify_observers().map_err(of)?;
-        let Queues { messages, written, released, .. } = queues;
-        self.file.commit().map_err(|e| error::of_commit(&e, &self.file.path))?;
+        let Queues {
+            messages,
+            written,
+            released,
+            ..
+        } = queues;
+        self.file
+            .commit()
+            .map_err(|e| error::of_commit(&e, &self.file.path))?;
         self.own.sessions.extend(written);
         for (claim, seq) in released {
-            if self.own.places.get(&claim).is_some_and(|mine| mine.seq == seq) {
+            if self
+                .own
+                .places
+                .get(&claim)
+                .is_some_and(|mine| mine.seq == seq)
+            {
                 self.own.places.remove(&claim);
             }
         }
@@ -322,15 +440,15 @@ impl Client {
     }
 }
 
-/// What came of a transaction.
+/// The outcome of a transaction.
 pub(crate) enum Attempt<T> {
     Done(T, Vec<Message>),
-    /// The file is not the one any more that was opened.
+    /// The file at the path is not the one any more that was opened.
     Replaced,
-    /// It is, and what we have written is not in it any more.
+    /// The file is the one that was opened, but lacks something that this client has written.
     WentBack,
-    /// It would have to grow.
+    /// The file would have to grow.
     Full(Error),
-    /// Another one is under way, or the file cannot be used.
+    /// Another transaction is under way, or the file cannot be used.
     NotBegun(rusqlite::Error),
 }

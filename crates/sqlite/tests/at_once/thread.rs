@@ -11,7 +11,11 @@ use super::TTL;
 use super::support::*;
 
 async fn store_at_once(path: impl AsRef<Path>) -> Store {
-    Store::new(Sqlite::with_config(Config::new(path).at_once()).await.unwrap())
+    Store::new(
+        Sqlite::with_config(Config::new(path).at_once())
+            .await
+            .unwrap(),
+    )
 }
 
 /// Says how many threads it has, when it has a lock and when it has none.
@@ -35,9 +39,15 @@ pub(crate) fn no_thread_for_a_free_lock() {
     // The second finds the file that the first has made.
     for _ in 0..2 {
         let mut here = Actor::start("count_threads", &[&place.word()]);
-        ["1", "1", "closed"].into_iter().for_each(|line| here.says(line));
+        ["1", "1", "closed"]
+            .into_iter()
+            .for_each(|line| here.says(line));
         here.child.wait().unwrap();
-        assert_eq!(fs::read_dir(place.folder()).unwrap().count(), 3, "its FIFO is left");
+        assert_eq!(
+            fs::read_dir(place.folder()).unwrap().count(),
+            3,
+            "its FIFO is left"
+        );
     }
 }
 
@@ -46,7 +56,12 @@ pub(crate) fn eviction_is_heard() {
     let place = Place::new();
     run_alone(async {
         let (here, other) = (store_at_once(place.path()).await, store(place.path()).await);
-        let guard = here.lock("a").ttl(Duration::from_secs(3600)).acquire().await.unwrap();
+        let guard = here
+            .lock("a")
+            .ttl(Duration::from_secs(3600))
+            .acquire()
+            .await
+            .unwrap();
         assert!(other.evict("a", guard.fencing_token()).await.unwrap());
         assert_eq!(guard.lost().await, Loss::Evicted);
     });
@@ -62,6 +77,14 @@ pub(crate) fn dropped_store_leaves() {
         while fs::read_dir(place.folder()).unwrap().count() > 3 {
             tokio::time::sleep(ms(5)).await;
         }
-        store(place.path()).await.lock("a").try_acquire().await.unwrap().release().await.unwrap();
+        store(place.path())
+            .await
+            .lock("a")
+            .try_acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
     });
 }

@@ -5,20 +5,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::Store;
-use leasehold_core::seam::Moment;
+use leasehold_core::backend::Moment;
 
 use super::*;
 
 /// Holds a lock; on cue says whether it still does.
 pub(crate) fn hold(words: &[String]) {
-    let [locks, name, ttl] = words else { unreachable!() };
+    let [locks, name, ttl] = words else {
+        unreachable!()
+    };
     run(async {
         let store = store(locks).await;
         let ttl = ms(ttl.parse().unwrap());
         let guard = store.lock(name).ttl(ttl).acquire().await.unwrap();
         say("held");
         while tokio::task::spawn_blocking(await_cue).await.unwrap() {
-            say(if guard.confirm().await.is_ok() { "valid" } else { "lost" });
+            say(if guard.confirm().await.is_ok() {
+                "valid"
+            } else {
+                "lost"
+            });
         }
     });
 }
@@ -38,7 +44,10 @@ pub(crate) fn stopped_keeps_its_lease() {
         let guard = waiter.await.unwrap().unwrap();
         let took = since(stopped);
         // It was renewed a third of its lease ago at most, give or take a busy machine.
-        assert!(took > ttl / 2 && took < ttl + Duration::from_secs(4), "{took:?}");
+        assert!(
+            took > ttl / 2 && took < ttl + Duration::from_secs(4),
+            "{took:?}"
+        );
         holder.signal("CONT");
         holder.cue();
         holder.says("lost");
@@ -53,7 +62,10 @@ pub(crate) fn dead_is_seen_by_who_moved_up() {
     run(async {
         let ttl = Duration::from_secs(1);
         let long = Duration::from_secs(120);
-        let (one, two) = (store(place.path()).await.ttl(long), store(place.path()).await.ttl(ttl));
+        let (one, two) = (
+            store(place.path()).await.ttl(long),
+            store(place.path()).await.ttl(ttl),
+        );
         let mut holder = Actor::start("hold", &[&place.word(), "a", "120000"]);
         holder.says("held");
         let first = tokio::spawn(one.lock("a").acquire());
@@ -67,21 +79,37 @@ pub(crate) fn dead_is_seen_by_who_moved_up() {
         let killed = Moment::now();
         holder.kill();
         let guard = second.await.unwrap().unwrap();
-        assert!(since(killed) < Duration::from_secs(10), "{:?}", since(killed));
+        assert!(
+            since(killed) < Duration::from_secs(10),
+            "{:?}",
+            since(killed)
+        );
         guard.release().await.unwrap();
     });
 }
 
 /// Holds a lock, with a process that has its life line as standard input.
-#[allow(clippy::zombie_processes, reason = "it outlives this process, and the test ends it")]
+#[allow(
+    clippy::zombie_processes,
+    reason = "it outlives this process, and the test ends it"
+)]
 pub(crate) fn hold_with_a_guardian(words: &[String]) {
     let [locks] = words else { unreachable!() };
     run(async {
         let client = Arc::new(open(locks).await.unwrap());
         let [life, leases] = client.life_line().await.unwrap();
-        let guardian = Command::new("sleep").arg("60").stdin(Stdio::from(life)).stdout(Stdio::from(leases)).spawn();
+        let guardian = Command::new("sleep")
+            .arg("60")
+            .stdin(Stdio::from(life))
+            .stdout(Stdio::from(leases))
+            .spawn();
         let guardian = guardian.unwrap();
-        let _guard = Store::new(client).lock("a").ttl(Duration::from_secs(60)).acquire().await.unwrap();
+        let _guard = Store::new(client)
+            .lock("a")
+            .ttl(Duration::from_secs(60))
+            .acquire()
+            .await
+            .unwrap();
         say(&guardian.id().to_string());
         tokio::task::spawn_blocking(await_cue).await.unwrap();
     });
@@ -97,14 +125,25 @@ pub(crate) fn guardian_outlives_the_files() {
         holder.kill();
         // The next client finds a new file, which grants nothing; and so it stays.
         let early = store(place.path()).await.lock("a").try_acquire().await;
-        assert!(early.is_err_and(|e| e.is_contended()), "granted while the guardian lives");
+        assert!(
+            early.is_err_and(|e| e.is_contended()),
+            "granted while the guardian lives"
+        );
         shell(&format!("kill -9 {guardian}"));
-        let lives = || fs::read_dir(format!("/proc/{guardian}/fd")).is_ok_and(|open| open.count() > 0);
+        let lives =
+            || fs::read_dir(format!("/proc/{guardian}/fd")).is_ok_and(|open| open.count() > 0);
         while lives() {
             tokio::time::sleep(ms(5)).await;
         }
         delete(&files(&place, "locks.db"));
-        drop(store(place.path()).await.lock("a").try_acquire().await.unwrap());
+        drop(
+            store(place.path())
+                .await
+                .lock("a")
+                .try_acquire()
+                .await
+                .unwrap(),
+        );
     });
 }
 
@@ -132,7 +171,10 @@ pub(crate) fn without_its_fifo_is_not_dead() {
     let place = Place::new();
     run(async {
         let ttl = Duration::from_secs(2);
-        let (one, two) = (store(place.path()).await.ttl(ttl), store(place.path()).await.ttl(ttl));
+        let (one, two) = (
+            store(place.path()).await.ttl(ttl),
+            store(place.path()).await.ttl(ttl),
+        );
         let guard = one.lock("a").acquire().await.unwrap();
         delete(&files(&place, "-fifo-"));
         let waiter = tokio::spawn(two.lock("a").acquire());
@@ -154,11 +196,24 @@ pub(crate) fn another_fifo_is_not_death() {
     let place = Place::new();
     run(async {
         let ttl = Duration::from_secs(3);
-        let (one, two) = (store(place.path()).await.ttl(ttl), store(place.path()).await.ttl(ttl));
+        let (one, two) = (
+            store(place.path()).await.ttl(ttl),
+            store(place.path()).await.ttl(ttl),
+        );
         let guard = one.lock("a").acquire().await.unwrap();
-        let [fifo] = &files(&place, "-fifo-")[..] else { panic!("one client, one FIFO") };
-        shell(&format!("mkfifo '{0}.new'; mv '{0}.new' '{0}'", fifo.display()));
-        assert!(two.lock("a").try_acquire().await.is_err_and(|e| e.is_contended()));
+        let [fifo] = &files(&place, "-fifo-")[..] else {
+            panic!("one client, one FIFO")
+        };
+        shell(&format!(
+            "mkfifo '{0}.new'; mv '{0}.new' '{0}'",
+            fifo.display()
+        ));
+        assert!(
+            two.lock("a")
+                .try_acquire()
+                .await
+                .is_err_and(|e| e.is_contended())
+        );
         let waiter = tokio::spawn(two.lock("a").acquire());
         tokio::time::sleep(ttl).await;
         assert!(guard.is_valid() && !waiter.is_finished());
@@ -169,7 +224,9 @@ pub(crate) fn another_fifo_is_not_death() {
 
 /// Waits for a lock with as many readers; says when they stand in the queue, and when all hold.
 pub(crate) fn read_together(words: &[String]) {
-    let [locks, readers] = words else { unreachable!() };
+    let [locks, readers] = words else {
+        unreachable!()
+    };
     let readers: usize = readers.parse().unwrap();
     run_for(Duration::from_secs(240), async {
         // No renewal, and no poll, does the work of a message.
@@ -199,6 +256,9 @@ pub(crate) fn crowd_of_a_stopped_process_is_served() {
         writer.release().await.unwrap();
         readers.signal("CONT");
         let held = tokio::task::spawn_blocking(move || readers.says("held"));
-        tokio::time::timeout(Duration::from_secs(100), held).await.expect("some wait for their renewal").unwrap();
+        tokio::time::timeout(Duration::from_secs(100), held)
+            .await
+            .expect("some wait for their renewal")
+            .unwrap();
     });
 }

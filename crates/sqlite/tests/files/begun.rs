@@ -1,11 +1,12 @@
 //! A client that begins the files anew: what others find meanwhile, and when it is killed.
 
+use leasehold_core::backend::TokenFloor;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::process::{Command, Stdio};
 
 use leasehold_core::ErrorKind;
-use leasehold_core::seam::Backend;
+use leasehold_core::backend::Backend;
 use rusqlite::Connection;
 use rustix::io::{FdFlags, fcntl_setfd};
 
@@ -29,7 +30,11 @@ pub(crate) fn new_files_are_in_use_when_they_are_found() {
             held_up.extend(done.unwrap());
         }
         // What nobody uses comes first, and then the three.
-        assert_eq!(held_up.iter().filter(|call| **call == "rename").count(), 4, "{held_up:?}");
+        assert_eq!(
+            held_up.iter().filter(|call| **call == "rename").count(),
+            4,
+            "{held_up:?}"
+        );
         assert!(held_up.contains(&"unlink"), "{held_up:?}");
     });
 }
@@ -38,14 +43,23 @@ pub(crate) fn new_files_are_in_use_when_they_are_found() {
 async fn begun_anew_until(call: &'static str, step: usize) -> Option<&'static str> {
     let place = Place::new();
     // Greater than any clock says.
-    let (client, raised) = (open(place.path()).await.unwrap(), FencingToken::new(1 << 60));
+    let (client, raised) = (
+        open(place.path()).await.unwrap(),
+        FencingToken::new(1 << 60),
+    );
     client.raise(raised).await.unwrap();
     // Or it would begin them anew when it leaves.
     Store::new(client).close(ms(5000)).await.unwrap();
     let written_back = "PRAGMA wal_checkpoint(PASSIVE)";
-    Connection::open(place.path()).unwrap().query_row(written_back, [], |_| Ok(())).unwrap();
+    Connection::open(place.path())
+        .unwrap()
+        .query_row(written_back, [], |_| Ok(()))
+        .unwrap();
     fs::remove_file(beside(&place, "-shm")).unwrap_or_default();
-    let (old, link) = (fs::metadata(place.path()).unwrap().ino(), place.folder().join("link"));
+    let (old, link) = (
+        fs::metadata(place.path()).unwrap().ino(),
+        place.folder().join("link"),
+    );
     symlink(place.path(), &link).unwrap();
 
     let mut late = Actor::start_by(held_up_at(call, step), "open_and_try", &[&place.word()]);
@@ -58,9 +72,21 @@ async fn begun_anew_until(call: &'static str, step: usize) -> Option<&'static st
     let found = fs::read(place.path()).unwrap();
     let is_in_use = found[60..63] != [0, 0, 0];
     if is_in_use && fs::metadata(place.path()).unwrap().ino() != old {
-        let number = |file: &PathBuf| fs::metadata(file).map(|file| file.ino()).unwrap_or_default();
-        for known in all(&place).iter().map(|file| format!(", {}, ", number(file))) {
-            assert!(found.windows(known.len()).any(|part| part == known.as_bytes()), "{call} {step}: not with {known}");
+        let number = |file: &PathBuf| {
+            fs::metadata(file)
+                .map(|file| file.ino())
+                .unwrap_or_default()
+        };
+        for known in all(&place)
+            .iter()
+            .map(|file| format!(", {}, ", number(file)))
+        {
+            assert!(
+                found
+                    .windows(known.len())
+                    .any(|part| part == known.as_bytes()),
+                "{call} {step}: not with {known}"
+            );
         }
     }
     kill_traced(tracer);
@@ -73,23 +99,45 @@ async fn begun_anew_until(call: &'static str, step: usize) -> Option<&'static st
 /// This program, held up for two seconds at such a call.
 fn held_up_at(call: &str, step: usize) -> Command {
     let mut strace = Command::new("strace");
-    strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none", "-e", &format!("trace=/^{call}")]);
-    strace.args(["-e", &format!("inject=/^{call}:delay_enter=2000000:when={step}")]);
+    strace.args([
+        "-f",
+        "-qq",
+        "-o",
+        "/dev/null",
+        "-e",
+        "signal=none",
+        "-e",
+        &format!("trace=/^{call}"),
+    ]);
+    strace.args([
+        "-e",
+        &format!("inject=/^{call}:delay_enter=2000000:when={step}"),
+    ]);
     strace.arg(std::env::current_exe().unwrap());
     strace
 }
 
 fn kill_traced(tracer: u32) {
     let traced = fs::read_to_string(format!("/proc/{tracer}/task/{tracer}/children")).unwrap();
-    assert!(Command::new("kill").args(["-s", "KILL"]).args(traced.split_whitespace()).status().unwrap().success());
+    assert!(
+        Command::new("kill")
+            .args(["-s", "KILL"])
+            .args(traced.split_whitespace())
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 /// A cleaner that takes away what a client has made for new files, and not yet moved: it makes others.
 pub(crate) fn cleaned_before_they_are_moved() {
     run(async {
-        for (call, taken) in
-            [("fallocate", "-new-wal"), ("rename", "-new"), ("rename", "-empty"), ("rename", "-new-shm")]
-        {
+        for (call, taken) in [
+            ("fallocate", "-new-wal"),
+            ("rename", "-new"),
+            ("rename", "-empty"),
+            ("rename", "-new-shm"),
+        ] {
             let place = Place::new();
             open(place.path()).await.unwrap().close().await.unwrap();
             fs::remove_file(beside(&place, "-wal")).unwrap();
@@ -106,7 +154,11 @@ pub(crate) fn begun_anew_beside_a_guardian() {
     let place = Place::new();
     run(async {
         open(place.path()).await.unwrap().close().await.unwrap();
-        let mut late = Actor::start_by(held_up_at("rename", 1), "hold_with_a_guardian", &[&place.word(), "900"]);
+        let mut late = Actor::start_by(
+            held_up_at("rename", 1),
+            "hold_with_a_guardian",
+            &[&place.word(), "900"],
+        );
         let guardian = late.hear();
         fs::remove_file(beside(&place, "-shm")).unwrap();
         late.cue();
@@ -114,7 +166,13 @@ pub(crate) fn begun_anew_beside_a_guardian() {
         while !is_held_up(tracer).await {}
         kill_traced(tracer);
         let here = open(place.path()).await;
-        assert!(Command::new("kill").arg(guardian).status().unwrap().success());
+        assert!(
+            Command::new("kill")
+                .arg(guardian)
+                .status()
+                .unwrap()
+                .success()
+        );
         assert!(here.is_ok(), "{:?}", here.err());
     });
 }
@@ -134,7 +192,13 @@ pub(crate) fn restored_beside_a_guardian() {
             fs::write(file, copy).unwrap();
         }
         let tried = store(place.path()).await.lock("a").try_acquire().await;
-        assert!(Command::new("kill").arg(guardian).status().unwrap().success());
+        assert!(
+            Command::new("kill")
+                .arg(guardian)
+                .status()
+                .unwrap()
+                .success()
+        );
         assert!(tried.is_err_and(|e| e.is_contended()), "two hold");
     });
 }
@@ -145,8 +209,15 @@ pub(crate) fn hold_with_a_guardian(words: &[String]) {
     run(async {
         let client = open(locks).await.unwrap();
         let life_line = client.life_line().await.unwrap();
-        life_line.iter().for_each(|fd| fcntl_setfd(fd, FdFlags::empty()).unwrap());
-        let mut guardian = Command::new("sleep").arg("60").stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        life_line
+            .iter()
+            .for_each(|fd| fcntl_setfd(fd, FdFlags::empty()).unwrap());
+        let mut guardian = Command::new("sleep")
+            .arg("60")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
         drop(life_line);
         let store = Store::new(client).ttl(ms(ttl.parse().unwrap()));
         let guard = store.lock("a").acquire().await.unwrap();
@@ -166,8 +237,20 @@ pub(crate) fn a_lease_taken_until_then_is_waited_for() {
     run(async {
         let here = store(place.path()).await.ttl(ms(20_000));
         let mut strace = Command::new("strace");
-        strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none", "-e", "trace=/^rename", "-P"]);
-        strace.arg(beside(&place, "-empty")).args(["-e", "inject=/^rename:delay_enter=2000000"]);
+        strace.args([
+            "-f",
+            "-qq",
+            "-o",
+            "/dev/null",
+            "-e",
+            "signal=none",
+            "-e",
+            "trace=/^rename",
+            "-P",
+        ]);
+        strace
+            .arg(beside(&place, "-empty"))
+            .args(["-e", "inject=/^rename:delay_enter=2000000"]);
         strace.arg(std::env::current_exe().unwrap());
         let mut late = Actor::start_by(strace, "hold", &[&place.word(), "b", "900"]);
         late.says("held");
@@ -180,8 +263,15 @@ pub(crate) fn a_lease_taken_until_then_is_waited_for() {
             tokio::time::sleep(ms(5)).await;
         }
         // The other one's lease is over by then.
-        let second = store(place.path()).await.lock("a").acquire_timeout(ms(1500)).await;
-        assert!(!first.is_valid() || second.is_err_and(|e| e.kind() == ErrorKind::TimedOut), "two hold");
+        let second = store(place.path())
+            .await
+            .lock("a")
+            .acquire_timeout(ms(1500))
+            .await;
+        assert!(
+            !first.is_valid() || second.is_err_and(|e| e.kind() == ErrorKind::TimedOut),
+            "two hold"
+        );
     });
 }
 
@@ -193,9 +283,21 @@ pub(crate) fn nobody_begins_while_another_opens() {
         open(place.path()).await.unwrap().close().await.unwrap();
         let mut strace = Command::new("strace");
         strace
-            .args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none", "-e", "trace=openat", "-P"])
+            .args([
+                "-f",
+                "-qq",
+                "-o",
+                "/dev/null",
+                "-e",
+                "signal=none",
+                "-e",
+                "trace=openat",
+                "-P",
+            ])
             .arg(place.path());
-        strace.args(["-e", "inject=openat:delay_exit=2000000:when=1"]).arg(std::env::current_exe().unwrap());
+        strace
+            .args(["-e", "inject=openat:delay_exit=2000000:when=1"])
+            .arg(std::env::current_exe().unwrap());
         let mut late = Actor::start_by(strace, "open_and_try", &[&place.word()]);
         let tracer = late.child.id();
         while !is_held_up(tracer).await {}
@@ -232,7 +334,8 @@ pub(crate) fn no_index_is_opened_beside_another_file() {
                 fs::rename(copy, place.path()).unwrap();
             } else {
                 fs::remove_file(beside(&place, "-wal")).unwrap();
-                let mut late = Actor::start_by(held_up_at("rename", 3), "open_and_try", &[&place.word()]);
+                let mut late =
+                    Actor::start_by(held_up_at("rename", 3), "open_and_try", &[&place.word()]);
                 while !is_held_up(late.child.id()).await {}
                 kill_traced(late.child.id());
                 late.ends_or_says();
@@ -240,14 +343,20 @@ pub(crate) fn no_index_is_opened_beside_another_file() {
             }
             let trace = place.folder().join("trace");
             let mut strace = Command::new("strace");
-            strace.args(["-f", "-qq", "-e", "signal=none", "-e", "trace=openat", "-o"]).arg(&trace);
+            strace
+                .args(["-f", "-qq", "-e", "signal=none", "-e", "trace=openat", "-o"])
+                .arg(&trace);
             strace.arg(std::env::current_exe().unwrap());
             let mut late = Actor::start_by(strace, "open_and_try", &[&place.word()]);
             late.says("held");
             late.dismiss();
             late.child.wait().unwrap();
             let index = format!("{:?}", beside(&place, "-shm"));
-            let opens = fs::read_to_string(&trace).unwrap().lines().filter(|line| line.contains(&index)).count();
+            let opens = fs::read_to_string(&trace)
+                .unwrap()
+                .lines()
+                .filter(|line| line.contains(&index))
+                .count();
             assert_eq!(opens, 1, "restored: {is_restored}");
         }
     });
@@ -259,7 +368,13 @@ pub(crate) fn a_foreign_program_opens_them_meanwhile() {
     run(async {
         let here = store(place.path()).await;
         for _ in 0..20 {
-            here.lock("b").acquire().await.unwrap().release().await.unwrap();
+            here.lock("b")
+                .acquire()
+                .await
+                .unwrap()
+                .release()
+                .await
+                .unwrap();
         }
         here.close(ms(5000)).await.unwrap();
         fs::remove_file(beside(&place, "-shm")).unwrap();

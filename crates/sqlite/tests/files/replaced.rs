@@ -13,7 +13,13 @@ pub(crate) fn a_copy_in_their_place_is_loss() {
     let place = Place::new();
     run(async {
         let old = store(place.path()).await.ttl(TTL);
-        old.lock("a").acquire().await.unwrap().release().await.unwrap();
+        old.lock("a")
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
         let copies = all(&place).map(|file| fs::read(file).unwrap());
         let first = old.lock("a").acquire().await.unwrap();
         for (file, copy) in all(&place).iter().zip(copies) {
@@ -43,7 +49,9 @@ pub(crate) async fn restore_older_content(place: &Place) {
     let copies = all(place).map(|file| fs::read(file).unwrap());
     let end = || -> i64 {
         let database = Connection::open(place.path()).unwrap();
-        database.query_row("SELECT max(until) FROM session", [], |row| row.get(0)).unwrap()
+        database
+            .query_row("SELECT max(until) FROM session", [], |row| row.get(0))
+            .unwrap()
     };
     let began = end();
     while end() == began {
@@ -61,13 +69,25 @@ pub(crate) fn moved_away_and_back_at_once_is_noticed() {
     run(async {
         let one = store(place.path()).await.ttl(TTL);
         for _ in 0..5 {
-            one.lock("b").acquire().await.unwrap().release().await.unwrap();
+            one.lock("b")
+                .acquire()
+                .await
+                .unwrap()
+                .release()
+                .await
+                .unwrap();
             let away = place.folder().join("away");
             fs::rename(place.path(), &away).unwrap();
-            let first = store(place.path()).await.ttl(TTL).lock("a").try_acquire().await;
+            let first = store(place.path())
+                .await
+                .ttl(TTL)
+                .lock("a")
+                .try_acquire()
+                .await;
             fs::rename(&away, place.path()).unwrap();
             let second = one.lock("a").try_acquire().await;
-            let both = first.is_ok_and(|guard| guard.is_valid()) && second.is_ok_and(|guard| guard.is_valid());
+            let both = first.is_ok_and(|guard| guard.is_valid())
+                && second.is_ok_and(|guard| guard.is_valid());
             assert!(!both, "two hold");
         }
     });
@@ -95,8 +115,22 @@ pub(crate) fn a_file_of_other_locks_is_loss() {
     let place = Place::new();
     run(async {
         let other = place.folder().join("other.db");
-        store(&other).await.lock("b").acquire().await.unwrap().release().await.unwrap();
-        let first = store(place.path()).await.ttl(TTL).lock("a").acquire().await.unwrap();
+        store(&other)
+            .await
+            .lock("b")
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+        let first = store(place.path())
+            .await
+            .ttl(TTL)
+            .lock("a")
+            .acquire()
+            .await
+            .unwrap();
         fs::rename(&other, place.path()).unwrap();
         is_lost_before_another_gets_it(&place, first).await;
     });
@@ -110,7 +144,10 @@ pub(crate) fn a_hard_link_is_refused() {
         let link = place.folder().join("link.db");
         fs::hard_link(place.path(), &link).unwrap();
         let error = refused(&link).await;
-        assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("hard link"), "{error}");
+        assert!(
+            error.kind() == ErrorKind::Invalid && error.to_string().contains("hard link"),
+            "{error}"
+        );
         let busy = store(place.path()).await.lock("a").try_acquire().await;
         assert!(busy.is_err_and(|e| e.is_contended()) && first.confirm().await.is_ok());
     });
@@ -121,14 +158,41 @@ pub(crate) fn a_cut_log_is_an_error() {
     let place = Place::new();
     run(async {
         let old = store(place.path()).await;
-        old.lock("a").acquire().await.unwrap().release().await.unwrap();
-        fs::File::options().write(true).open(beside(&place, "-wal")).unwrap().set_len(0).unwrap();
+        old.lock("a")
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+        fs::File::options()
+            .write(true)
+            .open(beside(&place, "-wal"))
+            .unwrap()
+            .set_len(0)
+            .unwrap();
         let error = refused(&place.path()).await;
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("delete all three"), "{error}");
-        all(&place).iter().for_each(|file| fs::remove_file(file).unwrap());
-        store(place.path()).await.lock("a").acquire().await.unwrap().release().await.unwrap();
-        old.lock("a").acquire().await.unwrap().release().await.unwrap();
+        all(&place)
+            .iter()
+            .for_each(|file| fs::remove_file(file).unwrap());
+        store(place.path())
+            .await
+            .lock("a")
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+        old.lock("a")
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
     });
 }
 
@@ -139,10 +203,23 @@ pub(crate) fn deleted_rows_are_loss() {
             let place = Place::new();
             let here = store(place.path()).await.ttl(TTL);
             let first = here.lock("a").acquire().await.unwrap();
-            Connection::open(place.path()).unwrap().execute(&format!("DELETE FROM {table}"), []).unwrap();
+            Connection::open(place.path())
+                .unwrap()
+                .execute(&format!("DELETE FROM {table}"), [])
+                .unwrap();
             let loss = tokio::time::timeout(TTL / 2, first.lost()).await;
-            assert_eq!(loss.expect("told within one renewal"), Loss::Gone, "{table}");
-            here.lock("a").acquire().await.unwrap().release().await.unwrap();
+            assert_eq!(
+                loss.expect("told within one renewal"),
+                Loss::Gone,
+                "{table}"
+            );
+            here.lock("a")
+                .acquire()
+                .await
+                .unwrap()
+                .release()
+                .await
+                .unwrap();
         }
     });
 }
@@ -151,7 +228,12 @@ pub(crate) fn deleted_rows_are_loss() {
 pub(crate) fn open_and_try(words: &[String]) {
     let [locks] = words else { unreachable!() };
     run(async {
-        let tried = store(locks).await.ttl(ms(500)).lock("a").try_acquire().await;
+        let tried = store(locks)
+            .await
+            .ttl(ms(500))
+            .lock("a")
+            .try_acquire()
+            .await;
         say(if tried.is_ok() { "held" } else { "busy" });
         tokio::task::spawn_blocking(await_cue).await.unwrap();
     });
@@ -173,11 +255,33 @@ pub(crate) fn replaced_while_they_are_opened() {
 
 async fn replaced_at_this_look(look: usize) {
     let place = Place::new();
-    store(place.path()).await.lock("a").acquire().await.unwrap().release().await.unwrap();
+    store(place.path())
+        .await
+        .lock("a")
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
     let mut strace = Command::new("strace");
-    strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none", "-e", "trace=statx", "-P"]).arg(place.path());
+    strace
+        .args([
+            "-f",
+            "-qq",
+            "-o",
+            "/dev/null",
+            "-e",
+            "signal=none",
+            "-e",
+            "trace=statx",
+            "-P",
+        ])
+        .arg(place.path());
     let held_up = format!("inject=statx:delay_enter=2000000:when={look}");
-    strace.args(["-e", &held_up]).arg(std::env::current_exe().unwrap());
+    strace
+        .args(["-e", &held_up])
+        .arg(std::env::current_exe().unwrap());
     let mut late = Actor::start_by(strace, "open_and_try", &[&place.word()]);
     let tracer = late.child.id();
     let mut said = tokio::task::spawn_blocking(move || (late.hear(), late));
@@ -196,15 +300,25 @@ async fn replaced_at_this_look(look: usize) {
 
 /// Whether a thread of the process that this one traces stays in one call for longer than a call takes.
 pub(crate) async fn is_held_up(tracer: u32) -> bool {
-    let children = fs::read_to_string(format!("/proc/{tracer}/task/{tracer}/children")).unwrap_or_default();
+    let children =
+        fs::read_to_string(format!("/proc/{tracer}/task/{tracer}/children")).unwrap_or_default();
     let calls = || {
         let traced = children.split_whitespace().next().unwrap_or_default();
-        let threads = fs::read_dir(format!("/proc/{traced}/task")).into_iter().flatten().flatten();
+        let threads = fs::read_dir(format!("/proc/{traced}/task"))
+            .into_iter()
+            .flatten()
+            .flatten();
         let call = |file: PathBuf| {
-            Some((fs::read_to_string(file.join("stat")).ok()?, fs::read_to_string(file.join("syscall")).ok()?))
+            Some((
+                fs::read_to_string(file.join("stat")).ok()?,
+                fs::read_to_string(file.join("syscall")).ok()?,
+            ))
         };
         let calls = threads.filter_map(|thread| call(thread.path()));
-        calls.filter(|(stat, _)| stat.contains(") t ")).map(|(_, call)| call).collect::<Vec<_>>()
+        calls
+            .filter(|(stat, _)| stat.contains(") t "))
+            .map(|(_, call)| call)
+            .collect::<Vec<_>>()
     };
     let mut same = calls();
     for _ in 0..40 {

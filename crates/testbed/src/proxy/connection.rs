@@ -24,15 +24,16 @@ use super::{
     trap::Trap,
 };
 
-/// Chunks kept in memory for one direction while they are held or late; beyond that the sender feels it.
+/// The number of chunks that are kept in memory for one direction while they are held or late.
+/// Beyond it the sender is slowed down.
 const QUEUE: usize = 1024;
-/// A reply counts as complete when nothing followed for so long. Protocols answer a request with more than its reply:
-/// HTTP/2 acknowledges at once what it has only begun to work on.
+/// A reply counts as complete when nothing followed for this time. Protocols answer a request with
+/// more than its reply: HTTP/2 acknowledges a request at once that it has only begun to work on.
 const QUIET: Duration = Duration::from_millis(50);
-/// A server that never falls silent has answered by then.
+/// A server that keeps sending counts as having answered after this time.
 const ANSWERED: Duration = Duration::from_secs(1);
 
-/// Keeps count of the open connections.
+/// Counts an open connection until it is dropped.
 pub(super) struct Open(Arc<Shared>);
 
 impl Open {
@@ -59,12 +60,12 @@ pub(super) async fn serve(client: TcpStream, (nth, generation): (u64, u64), open
 }
 
 async fn carry(client: TcpStream, nth: u64, shared: &Shared) {
-    // Chunks must pass as they came.
+    // Chunks have to pass as they came.
     let _ = client.set_nodelay(true);
     let (mut from_client, mut to_client) = client.into_split();
     let (requests, queue) = mpsc::channel(QUEUE);
     let gone = AtomicBool::new(false);
-    // Requests are read from the start and kept here: what a client wrote outlives the client.
+    // Requests are read from the start and kept here, so that they outlive the client.
     let reading = async {
         lane::read(&mut from_client, requests, shared, Side::Requests).await;
         gone.store(true, Ordering::Relaxed);
@@ -81,7 +82,8 @@ async fn carry(client: TcpStream, nth: u64, shared: &Shared) {
     }
 }
 
-/// Dials the server and forwards both ways. Gives back the server's side when the client's is to be closed before it.
+/// Dials the server and forwards both ways. Returns the server's side if the client's has to be
+/// closed before it.
 async fn answer(
     to_client: &mut OwnedWriteHalf,
     queue: mpsc::Receiver<Chunk>,
@@ -90,8 +92,11 @@ async fn answer(
 ) -> Option<(Trap, OwnedReadHalf, OwnedWriteHalf)> {
     let mut control = shared.control.subscribe();
     if control.borrow().requests.flow == Flow::Hold {
-        // A connection whose first packet never arrived does not come to be after its client gave up.
-        control.wait_for(|control| control.requests.flow != Flow::Hold).await.ok()?;
+        // A connection whose first packet never arrived is not made after its client gave up.
+        control
+            .wait_for(|control| control.requests.flow != Flow::Hold)
+            .await
+            .ok()?;
         if gone.load(Ordering::Relaxed) {
             return None;
         }
@@ -117,13 +122,13 @@ async fn answer(
 
 /// Reads to the end, for a server that still works for a client that is gone.
 async fn discard(mut from_server: OwnedReadHalf) {
-    // However it ends, it has ended.
+    // The result does not matter: the connection has ended.
     let _ = io::copy(&mut from_server, &mut io::sink()).await;
 }
 
-/// Throws replies away until nothing came for a while.
+/// Throws replies away until none came for a while.
 pub(super) async fn until_quiet(queue: &mut mpsc::Receiver<Chunk>) {
     let quiet = async { while let Ok(Some(_)) = time::timeout(QUIET, queue.recv()).await {} };
-    // Either way it has answered.
+    // The server has answered, with or without a time-out.
     let _ = time::timeout(ANSWERED, quiet).await;
 }

@@ -1,4 +1,4 @@
-//! What the test wants of a proxy at the moment, and what has happened.
+//! The faults that the test wants of a proxy at the moment, and the counters of a proxy.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::trap::Trap;
 
-/// What happens to the chunks of one direction.
+/// The fate of the chunks of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Flow {
     #[default]
@@ -33,9 +33,9 @@ pub(super) enum Side {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Control {
     pub(super) cut: bool,
-    /// Connections of an earlier generation close.
+    /// Connections of an earlier generation are closed.
     pub(super) generation: u64,
-    /// Of connections up to this number nothing passes any more, in either direction.
+    /// Nothing passes any more over connections up to this number, in either direction.
     pub(super) frozen: u64,
     pub(super) requests: Lane,
     pub(super) replies: Lane,
@@ -54,13 +54,17 @@ impl Control {
         }
     }
 
-    /// What happens to the chunks of the connection with this number.
+    /// The fate of the chunks of the connection with this number.
     pub(super) fn flow(&self, side: Side, nth: u64) -> Flow {
-        if nth <= self.frozen { Flow::Hold } else { self.lane(side).flow }
+        if nth <= self.frozen {
+            Flow::Hold
+        } else {
+            self.lane(side).flow
+        }
     }
 }
 
-/// What all tasks of a proxy see.
+/// The state that all tasks of a proxy share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) upstream: String,

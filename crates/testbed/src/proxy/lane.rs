@@ -1,4 +1,5 @@
-//! One direction of a connection: read a chunk, keep it as long as the test wants, write it.
+//! One direction of a connection: it reads a chunk, keeps it as long as the test wants, and writes
+//! it.
 
 use std::sync::{Mutex, PoisonError, atomic::Ordering};
 
@@ -17,34 +18,44 @@ use super::{
 
 const READ_AT_ONCE: usize = 64 * 1024;
 
-/// What one read brought.
+/// The bytes of one read.
 pub(super) struct Chunk {
     bytes: Vec<u8>,
     came: Instant,
 }
 
-/// The trap that is about the replies of a connection, once it has sprung.
+/// The trap that has sprung and concerns the replies of a connection.
 pub(super) type Doom = Mutex<Option<Trap>>;
 
-/// Why a connection is closed by us.
+/// The reason why the proxy closes a connection.
 pub(super) enum Ended {
-    /// The reply a trap waited for was thrown away.
+    /// The reply for which a trap waited was thrown away.
     ReplyLost(Trap),
-    /// Bytes of it were dropped, and the test wants working connections again.
+    /// Bytes of the connection were dropped, and the test wants working connections again.
     Tainted,
 }
 
 /// Reads until the sender has closed or broken the connection, which closes the queue.
-pub(super) async fn read(from: &mut OwnedReadHalf, queue: mpsc::Sender<Chunk>, shared: &Shared, side: Side) {
+pub(super) async fn read(
+    from: &mut OwnedReadHalf,
+    queue: mpsc::Sender<Chunk>,
+    shared: &Shared,
+    side: Side,
+) {
     let mut buffer = vec![0; READ_AT_ONCE];
     loop {
         match from.read(&mut buffer).await {
             Ok(0) | Err(_) => return,
             Ok(length) => {
                 if side == Side::Requests {
-                    shared.request_bytes.fetch_add(length as u64, Ordering::Relaxed);
+                    shared
+                        .request_bytes
+                        .fetch_add(length as u64, Ordering::Relaxed);
                 }
-                let chunk = Chunk { bytes: buffer[..length].to_vec(), came: Instant::now() };
+                let chunk = Chunk {
+                    bytes: buffer[..length].to_vec(),
+                    came: Instant::now(),
+                };
                 if queue.send(chunk).await.is_err() {
                     return;
                 }
@@ -53,7 +64,7 @@ pub(super) async fn read(from: &mut OwnedReadHalf, queue: mpsc::Sender<Chunk>, s
     }
 }
 
-/// Forwards requests. One that springs a trap is kept back, or dooms the replies.
+/// Forwards requests. A request that springs a trap is held back, or it dooms the replies.
 pub(super) async fn write_requests(
     to: &mut OwnedWriteHalf,
     mut queue: mpsc::Receiver<Chunk>,
@@ -69,19 +80,19 @@ pub(super) async fn write_requests(
         let trap = shared.spring(&chunk.bytes);
         match &trap {
             Some(trap) if trap.action() == Action::Hold => trap.released().await,
-            // Doomed before it is sent: the server may answer at once.
+            // The replies are doomed before the request is sent: the server may answer at once.
             Some(trap) => set(doom, Some(trap)),
             None => {}
         }
         if to.write_all(&chunk.bytes).await.is_err() {
-            // The server is gone. What it said before, and that it is gone, the other direction tells.
+            // The server is gone. The other direction forwards its last replies and its end.
             return Ok(());
         }
         if let Some(trap) = trap.filter(|trap| trap.action() == Action::Hold) {
             trap.finish();
         }
     }
-    // It may be gone already, which is what it is told here.
+    // The server may be gone already, so the result is ignored.
     let _ = to.shutdown().await;
     Ok(())
 }
@@ -108,7 +119,8 @@ pub(super) async fn write_replies(
             }
             None => {}
         }
-        // A client that is gone does not end the connection: its requests may be held back and still be delivered.
+        // The connection of a client that is gone goes on: its requests may be held back and still
+        // be delivered.
         if !gone && gate.admits(&chunk).await {
             gone = to.write_all(&chunk.bytes).await.is_err();
         }
@@ -116,7 +128,7 @@ pub(super) async fn write_replies(
     if let Some(trap) = doomed(doom).filter(|trap| trap.action() == Action::LoseReply) {
         return Err(Ended::ReplyLost(trap));
     }
-    // It may be gone already, which is what it is told here.
+    // The client may be gone already, so the result is ignored.
     let _ = to.shutdown().await;
     Ok(())
 }
@@ -125,7 +137,7 @@ fn doomed(doom: &Doom) -> Option<Trap> {
     doom.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// The first of several is the one that counts.
+/// Sets or clears the doom. The first of several traps counts.
 fn set(doom: &Doom, trap: Option<&Trap>) {
     let mut doom = doom.lock().unwrap_or_else(PoisonError::into_inner);
     if trap.is_none() || doom.is_none() {
@@ -133,32 +145,41 @@ fn set(doom: &Doom, trap: Option<&Trap>) {
     }
 }
 
-/// Where chunks of one direction wait for what the test wants.
+/// The point at which chunks of one direction wait for the test.
 struct Gate {
     control: watch::Receiver<Control>,
     side: Side,
     /// The connection's number.
     nth: u64,
-    /// Whether bytes of this direction were thrown away.
+    /// Bytes of this direction were thrown away.
     tainted: bool,
 }
 
 impl Gate {
     fn new(shared: &Shared, side: Side, nth: u64) -> Self {
-        Self { control: shared.control.subscribe(), side, nth, tainted: false }
+        Self {
+            control: shared.control.subscribe(),
+            side,
+            nth,
+            tainted: false,
+        }
     }
 
-    /// The next chunk, or none at the end of the direction, which is held like a chunk.
+    /// The next chunk, or `None` at the end of the direction, which is held like a chunk.
     async fn next(&mut self, queue: &mut mpsc::Receiver<Chunk>) -> Result<Option<Chunk>, Ended> {
-        let (side, nth) = (self.side, self.nth);
+        let side = self.side;
+        let nth = self.nth;
         let next = tokio::select! {
             biased;
             _ = self.control.wait_for(|control| control.flow(side, nth) == Flow::Pass), if self.tainted => None,
             next = queue.recv() => next,
         };
         if next.is_none() {
-            // The sender outlives every connection.
-            let _ = self.control.wait_for(|control| control.flow(side, nth) == Flow::Pass).await;
+            // The sender outlives every connection, so waiting does not fail.
+            let _ = self
+                .control
+                .wait_for(|control| control.flow(side, nth) == Flow::Pass)
+                .await;
             if self.tainted {
                 return Err(Ended::Tainted);
             }
@@ -166,15 +187,20 @@ impl Gate {
         Ok(next)
     }
 
-    /// Waits until a chunk may go on; false when it is to be thrown away.
+    /// Waits until a chunk may go on. Returns `false` if it is to be thrown away.
     async fn admits(&mut self, chunk: &Chunk) -> bool {
         self.linger(chunk).await;
-        let (side, nth) = (self.side, self.nth);
-        let flow = match self.control.wait_for(|control| control.flow(side, nth) != Flow::Hold).await {
+        let side = self.side;
+        let nth = self.nth;
+        let flow = match self
+            .control
+            .wait_for(|control| control.flow(side, nth) != Flow::Hold)
+            .await
+        {
             Ok(control) => control.flow(side, nth),
             Err(_) => Flow::Drop,
         };
-        // Bytes after a gap are not worth more than the gap.
+        // Bytes after a gap are useless, too.
         self.tainted |= flow == Flow::Drop;
         !self.tainted
     }

@@ -1,4 +1,4 @@
-//! Accepting connections, and refusing them while the proxy is cut.
+//! Accepts connections, and refuses them while the proxy is cut.
 
 use std::{
     io,
@@ -18,17 +18,19 @@ use super::{
     control::{Control, Shared},
 };
 
-/// How long to wait before a port is asked for again that another program has at the moment.
+/// The pause before the proxy asks again for a port that another program has at the moment.
 const AGAIN: Duration = Duration::from_millis(5);
 
-/// Serves until it is aborted, and every connection with it.
+/// Serves connections until it is aborted, which ends every one of them.
 pub(super) async fn accept(listener: StdListener, addr: SocketAddr, shared: Arc<Shared>) {
     let mut control = shared.control.subscribe();
     let mut connections = JoinSet::new();
     let mut listener = TcpListener::from_std(listener).ok();
     loop {
-        // A connection that comes as all are being closed is of those.
-        let Control { cut, generation, .. } = *control.borrow_and_update();
+        // A connection that comes while all are being closed is one of those.
+        let Control {
+            cut, generation, ..
+        } = *control.borrow_and_update();
         if cut {
             listener = None;
         } else if listener.is_none() {

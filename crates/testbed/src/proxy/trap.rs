@@ -21,24 +21,29 @@ enum Stage {
 
 #[derive(Debug)]
 struct Inner {
-    /// What a chunk contains that springs it.
+    /// The bytes in a chunk that spring it.
     pattern: Vec<u8>,
     action: Action,
     stage: watch::Sender<Stage>,
 }
 
-/// A fault set with [`Proxy::hold_matching`](super::Proxy::hold_matching) and its like: tells when it has happened.
+/// A fault set with [`Proxy::hold_matching`](super::Proxy::hold_matching) and the like. It tells
+/// when the fault has happened.
 ///
-/// It springs once. Dropping this does not disarm it.
+/// A trap springs once. Dropping this does not disarm it.
 #[derive(Clone, Debug)]
 pub struct Trap(Arc<Inner>);
 
 impl Trap {
     pub(super) fn new(pattern: &[u8], action: Action) -> Self {
-        Self(Arc::new(Inner { pattern: pattern.into(), action, stage: watch::Sender::new(Stage::Armed) }))
+        Self(Arc::new(Inner {
+            pattern: pattern.into(),
+            action,
+            stage: watch::Sender::new(Stage::Armed),
+        }))
     }
 
-    /// Whether the request has come.
+    /// Returns whether the request has come.
     #[must_use]
     pub fn has_sprung(&self) -> bool {
         self.stage() >= Stage::Sprung
@@ -49,8 +54,8 @@ impl Trap {
         self.reaches(Stage::Sprung).await;
     }
 
-    /// Waits until it is over: the reply was thrown away and the client's connection closed, or what was held back was
-    /// written to the server.
+    /// Waits until the fault is over: the reply was thrown away and the client's connection closed,
+    /// or the held request was written to the server, or the held reply was released.
     pub async fn done(&self) {
         self.reaches(Stage::Done).await;
     }
@@ -59,7 +64,7 @@ impl Trap {
         self.0.action
     }
 
-    /// Looks at a request chunk; true once, for the one that was waited for.
+    /// Looks at a request chunk. Returns `true` once, for the chunk with the pattern.
     pub(super) fn meets(&self, chunk: &[u8]) -> bool {
         let pattern = &self.0.pattern[..];
         let found = pattern.is_empty() || chunk.windows(pattern.len()).any(|part| part == pattern);
@@ -70,14 +75,14 @@ impl Trap {
         met
     }
 
-    /// Springs for nothing any more, if it has not yet.
+    /// Ends the trap if it has not sprung yet.
     pub(super) fn disarm(&self) {
         if !self.has_sprung() {
             self.finish();
         }
     }
 
-    /// Lets go what is held back; false when nothing is.
+    /// Releases the held bytes. Returns `false` if there are none.
     pub(super) fn release(&self) -> bool {
         let held = self.action() != Action::LoseReply && self.stage() == Stage::Sprung;
         if held {
@@ -99,7 +104,7 @@ impl Trap {
     }
 
     async fn reaches(&self, stage: Stage) {
-        // The sender lives in here: it cannot be gone.
+        // The trap has the sender, so waiting does not fail.
         let _ = self.0.stage.subscribe().wait_for(|now| *now >= stage).await;
     }
 }

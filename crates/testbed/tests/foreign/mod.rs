@@ -2,8 +2,18 @@
 //!
 //! A script says `ready` once it is connected, and then answers each line with one line. It ends when its input does.
 
-#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test uses a part")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    reason = "each test uses a part"
+)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests"
+)]
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -31,18 +41,33 @@ impl Foreign {
     pub async fn start(package: &str, script: &str, args: &[&str]) -> Foreign {
         let python = env::var_os("LEASEHOLD_PYTHON").unwrap_or_else(|| OsString::from(PYTHON));
         let mut command = Command::new(&python);
-        command.arg("-u").arg(Path::new(package).join(script)).args(args);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-        let mut process = command.spawn().unwrap_or_else(|error| panic!("starting {}: {error}", python.display()));
+        command
+            .arg("-u")
+            .arg(Path::new(package).join(script))
+            .args(args);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
+        let mut process = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("starting {}: {error}", python.display()));
         let input = process.stdin.take().unwrap();
         let output = BufReader::new(process.stdout.take().unwrap()).lines();
-        let mut foreign = Foreign { process, input, output };
+        let mut foreign = Foreign {
+            process,
+            input,
+            output,
+        };
         assert_eq!(foreign.hear().await, "ready");
         foreign
     }
 
     pub async fn tell(&mut self, words: &str) {
-        self.input.write_all(format!("{words}\n").as_bytes()).await.unwrap();
+        self.input
+            .write_all(format!("{words}\n").as_bytes())
+            .await
+            .unwrap();
     }
 
     pub async fn hear(&mut self) -> String {
@@ -77,14 +102,19 @@ struct Counter {
 
 impl Counter {
     fn new(folder: &Path) -> Counter {
-        let counter = Counter { path: folder.join("counter"), last: AtomicU64::new(0), changes: AtomicU64::new(0) };
+        let counter = Counter {
+            path: folder.join("counter"),
+            last: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
+        };
         counter.write(0);
         counter
     }
 
     fn read(&self) -> u64 {
         let text = fs::read_to_string(&self.path).unwrap();
-        text.parse().unwrap_or_else(|_| panic!("another client writes while it is read: {text:?}"))
+        text.parse()
+            .unwrap_or_else(|_| panic!("another client writes while it is read: {text:?}"))
     }
 
     fn write(&self, number: u64) {
@@ -95,7 +125,8 @@ impl Counter {
     async fn add_one(&self) {
         let number = self.read();
         let last = self.last.swap(number + 1, Ordering::SeqCst);
-        self.changes.fetch_add(u64::from(last != number), Ordering::SeqCst);
+        self.changes
+            .fetch_add(u64::from(last != number), Ordering::SeqCst);
         tokio::task::yield_now().await;
         self.write(number + 1);
     }
@@ -116,7 +147,9 @@ pub async fn count_together(locks: &[Lock], processes: &mut [Foreign], folder: &
             tasks.push(tokio::spawn(add(lock, counter.clone(), EACH)));
         }
         for process in &mut *processes {
-            process.tell(&format!("count {EACH} {}", counter.path.display())).await;
+            process
+                .tell(&format!("count {EACH} {}", counter.path.display()))
+                .await;
         }
         let mut tokens = Vec::new();
         for task in tasks {
@@ -128,10 +161,16 @@ pub async fn count_together(locks: &[Lock], processes: &mut [Foreign], folder: &
             assert_eq!(process.hear().await, "counted");
         }
         tokens.sort_unstable();
-        assert!(tokens.is_sorted_by(|a, b| a < b) && newest < tokens.first().copied(), "{newest:?} {tokens:?}");
+        assert!(
+            tokens.is_sorted_by(|a, b| a < b) && newest < tokens.first().copied(),
+            "{newest:?} {tokens:?}"
+        );
         newest = tokens.last().copied();
     }
-    assert_eq!(counter.read(), ROUNDS * EACH * (locks.len() + processes.len()) as u64);
+    assert_eq!(
+        counter.read(),
+        ROUNDS * EACH * (locks.len() + processes.len()) as u64
+    );
     // Both wrote in every round, so what they wrote lies between writes of ours at least in every other.
     let changes = counter.changes.load(Ordering::SeqCst);
     assert!(changes >= ROUNDS / 2, "{changes}");

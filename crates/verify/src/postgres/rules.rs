@@ -1,13 +1,13 @@
-//! What a PostgreSQL server's settings mean for locks, beside what the store itself warns of: pure rules over what the server said.
+//! Rules over the settings that a PostgreSQL server reports, for findings that the store itself does not warn of.
 
 use crate::findings::{Finding, note, warning};
 
-/// What one server said, as the role of the URL sees it.
+/// The answers of one server, as the role of the URL sees them.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Facts {
     /// It follows another.
     pub(crate) is_standby: bool,
-    /// How far its clock is ahead of ours, in seconds, as far as that is sure; below zero, behind.
+    /// The certain lead of the server's clock over ours, in seconds; negative if it is behind.
     pub(crate) ahead: f64,
     /// `idle_in_transaction_session_timeout`, in milliseconds; 0: none.
     pub(crate) idle_in_transaction: i64,
@@ -15,17 +15,17 @@ pub(crate) struct Facts {
     pub(crate) statement: i64,
     /// `synchronous_standby_names`.
     pub(crate) synchronous: String,
-    /// How many standbys are connected.
+    /// The number of connected standbys.
     pub(crate) standbys: i64,
-    /// How many connections this role may still open.
+    /// The number of connections that this role may still open.
     pub(crate) room: i64,
-    /// How many a client opens at most.
+    /// The greatest number that a client opens.
     pub(crate) needs: i64,
     /// For how long the oldest transaction that this role sees has been open, in seconds.
     pub(crate) longest: f64,
-    /// How many transactions have been prepared for longer than a minute, and wait for their second phase.
+    /// The number of transactions that were prepared more than a minute ago and wait for their second phase.
     pub(crate) prepared: i64,
-    /// How many transactions ago the oldest snapshot was taken that a replication slot keeps.
+    /// The age, in transactions, of the oldest snapshot that a replication slot keeps.
     pub(crate) slot: i64,
     /// The connection to it is older than ours, or its port another: somebody stands between.
     pub(crate) is_behind: bool,
@@ -37,7 +37,7 @@ const CLOCKS: f64 = 1.0;
 const STOPPED: i64 = 60_000;
 /// A request has a second.
 const REQUEST: i64 = 1_000;
-/// So many clients are not many.
+/// The number of clients below which the room for connections is no finding.
 const FEW: i64 = 10;
 /// In seconds.
 const LONG: f64 = 600.0;
@@ -48,7 +48,10 @@ const OLD: i64 = 1_000_000;
 pub(crate) fn of_postgres(host: &str, facts: &Facts) -> Vec<Finding> {
     let mut findings = clock(host, facts.ahead);
     if facts.is_standby {
-        findings.push(note("role", format!("{host} is a standby: it takes no locks before it is promoted.")));
+        findings.push(note(
+            "role",
+            format!("{host} is a standby: it takes no locks before it is promoted."),
+        ));
         return findings;
     }
     findings.extend(connections(facts).into_iter().chain(transactions(facts)));
@@ -70,7 +73,7 @@ pub(crate) fn of_postgres(host: &str, facts: &Facts) -> Vec<Finding> {
     if facts.is_behind {
         findings.push(note(
             "pooler",
-            "A pooler or a forwarder stands between: in transaction mode it lets no notification through. bells= names a way around it; \
+            "A pooler or a forwarder stands between: in transaction mode it lets no notification through. listen= names a way around it; \
              its own limits of connections and of time count, too.",
         ));
     }
@@ -94,8 +97,8 @@ fn clock(host: &str, ahead: f64) -> Vec<Finding> {
 fn connections(&Facts { room, needs, .. }: &Facts) -> Option<Finding> {
     if room < needs {
         let text = format!(
-            "There is room for {room} more connections, and a client opens up to {needs}: one that finds none cannot renew, and \"Loss is \
-             early\" comes while nothing else does. Raise max_connections, or put a pooler between."
+            "There is room for {room} more connections, and a client opens up to {needs}: it works with fewer, and its requests then wait \
+             for each other. Raise max_connections, or put a pooler between."
         );
         return Some(warning("connections", text));
     }
@@ -165,13 +168,20 @@ mod tests {
     use crate::findings::Severity::{self, Note, Warning};
 
     fn good() -> Facts {
-        Facts { room: 90, needs: 7, ..Facts::default() }
+        Facts {
+            room: 90,
+            needs: 7,
+            ..Facts::default()
+        }
     }
 
     fn abouts(change: impl Fn(&mut Facts)) -> Vec<(Severity, &'static str)> {
         let mut facts = good();
         change(&mut facts);
-        of_postgres("h:1", &facts).iter().map(|finding| (finding.severity, finding.about)).collect()
+        of_postgres("h:1", &facts)
+            .iter()
+            .map(|finding| (finding.severity, finding.about))
+            .collect()
     }
 
     #[test]
@@ -182,25 +192,48 @@ mod tests {
         assert_eq!(abouts(|facts| (facts.room, facts.needs) = (70, 7)), []);
         assert_eq!(abouts(|facts| facts.ahead = -1.0), []);
         for ahead in [-1.1, 1.1, 3_600.0] {
-            assert_eq!(abouts(|facts| facts.ahead = ahead), [(Warning, "clock")], "{ahead}");
+            assert_eq!(
+                abouts(|facts| facts.ahead = ahead),
+                [(Warning, "clock")],
+                "{ahead}"
+            );
         }
         assert_eq!(abouts(|facts| facts.idle_in_transaction = 60_000), []);
-        assert_eq!(abouts(|facts| facts.idle_in_transaction = 60_001), [(Note, "transactions")]);
+        assert_eq!(
+            abouts(|facts| facts.idle_in_transaction = 60_001),
+            [(Note, "transactions")]
+        );
         for free in [0, 1_000] {
             assert_eq!(abouts(|facts| facts.statement = free), [], "{free}");
         }
-        assert_eq!(abouts(|facts| facts.statement = 999), [(Warning, "settings")]);
-        assert_eq!(abouts(|facts| (facts.synchronous, facts.standbys) = ("b".into(), 1)), []);
-        assert_eq!(abouts(|facts| facts.synchronous = "b".into()), [(Note, "standbys")]);
+        assert_eq!(
+            abouts(|facts| facts.statement = 999),
+            [(Warning, "settings")]
+        );
+        assert_eq!(
+            abouts(|facts| (facts.synchronous, facts.standbys) = ("b".into(), 1)),
+            []
+        );
+        assert_eq!(
+            abouts(|facts| facts.synchronous = "b".into()),
+            [(Note, "standbys")]
+        );
         assert_eq!(abouts(|facts| facts.is_behind = true), [(Note, "pooler")]);
-        assert_eq!(abouts(|facts| facts.longest = 601.0), [(Note, "transactions")]);
+        assert_eq!(
+            abouts(|facts| facts.longest = 601.0),
+            [(Note, "transactions")]
+        );
         assert_eq!(abouts(|facts| facts.prepared = 1), [(Note, "transactions")]);
-        assert_eq!(abouts(|facts| facts.slot = OLD + 1), [(Note, "transactions")]);
+        assert_eq!(
+            abouts(|facts| facts.slot = OLD + 1),
+            [(Note, "transactions")]
+        );
     }
 
     #[test]
     fn a_standby_is_judged_by_its_clock_alone() {
-        let standby = |facts: &mut Facts| (facts.is_standby, facts.room, facts.statement) = (true, 0, 1);
+        let standby =
+            |facts: &mut Facts| (facts.is_standby, facts.room, facts.statement) = (true, 0, 1);
         assert_eq!(abouts(standby), [(Note, "role")]);
         let late = |facts: &mut Facts| (facts.is_standby, facts.ahead) = (true, -30.0);
         assert_eq!(abouts(late), [(Warning, "clock"), (Note, "role")]);
@@ -210,8 +243,15 @@ mod tests {
     fn servers_of_one_url_are_one_or_all_of_them_are_named() {
         let at = |host: &str, started: &str| (host.to_owned(), started.to_owned());
         assert_eq!(primaries(&[]), None);
-        assert_eq!(primaries(&[at("a:1", "x"), at("b:1", "x")]), None, "two ways to one server");
+        assert_eq!(
+            primaries(&[at("a:1", "x"), at("b:1", "x")]),
+            None,
+            "two ways to one server"
+        );
         let found = primaries(&[at("a:1", "x"), at("b:1", "y")]).unwrap();
-        assert!(found.severity == Warning && found.text.starts_with("a:1 and b:1 take writes"), "{found:?}");
+        assert!(
+            found.severity == Warning && found.text.starts_with("a:1 and b:1 take writes"),
+            "{found:?}"
+        );
     }
 }

@@ -1,7 +1,7 @@
-//! What a session's events mean for the claims in it.
+//! The effects of a session's events on the claims in it.
 
 use leasehold_core::Loss;
-use leasehold_core::seam::Moment;
+use leasehold_core::backend::Moment;
 
 use crate::claim::table::{Claims, Session, grants, lose};
 use crate::claim::unread::Unread;
@@ -11,15 +11,17 @@ use crate::release::remove_abandoned;
 use crate::renew::verify_entries;
 
 impl SessionHandler for Claims {
-    /// Each hold is notified of what that adds to it, because the next renewal may fail.
+    /// Notifies each hold of its longer validity, because the next renewal may fail.
     fn extended(session: &Session) {
         if session.state().liveness.is_shortened() {
             Claims::shortened(session);
         }
-        grants(session).into_iter().for_each(|(id, grant)| session.notifier.granted(id, grant));
+        grants(session)
+            .into_iter()
+            .for_each(|(id, grant)| session.notifier.granted(id, grant));
     }
 
-    /// Removes what is no longer wanted.
+    /// Removes the entries that are no longer wanted.
     async fn tend(session: &Session) {
         session.handler().abandon_unused(Moment::now());
         let _ = session.limited(remove_abandoned(session)).await;
@@ -36,7 +38,9 @@ impl SessionHandler for Claims {
     }
 
     fn shortened(session: &Session) {
-        grants(session).into_iter().for_each(|(id, grant)| session.notifier.shortened(id, grant.validity));
+        grants(session)
+            .into_iter()
+            .for_each(|(id, grant)| session.notifier.shortened(id, grant.validity));
     }
 
     fn ended(session: &Session, loss: Loss) {

@@ -1,13 +1,17 @@
-//! How far the numbers of transactions are raised, so that tokens go on behind those of another store: one node says it, for good.
+//! Raised transaction numbers: one node has the list of raises, for good, so that tokens continue
+//! behind those of another store.
 //!
-//! Its data is a list of raises: by how much, and by which transaction the node said so. What a transaction's number is raised by, is
-//! the latest raise that was before it: the same for all clients, at all times, and never less for a later transaction. So nothing that
-//! is created has to say it, and no request has to check it. Only where the node is lost do numbers fall, once and for all clients; a hold
-//! keeps the one that it was granted with.
+//! Each raise is a number and the transaction that wrote it. The number of a transaction is raised
+//! by the latest raise before it. That raise is the same for all clients, at all times, and never
+//! less for a later transaction, so nodes need not carry it and no request has to check it. Numbers
+//! fall only if the node is lost, once and for all clients; a hold keeps the number that it was
+//! granted with.
 //!
-//! A client has to know all raises before the transaction whose number it tells. ZooKeeper reports the change of a watched node before
-//! it answers anything of a later transaction over the same connection, however far behind its leader that server is. So each
-//! connection of a session watches the node; and after an answer, the node is read again if the watch has told something by then.
+//! A client has to know all raises before the transaction whose number it computes. ZooKeeper
+//! reports the change of a watched node before it answers anything about a later transaction over
+//! the same connection, however far behind its leader that server is. Each connection of a session
+//! therefore watches the node; and after an answer, the node is read again if the watch has
+//! reported a change by then.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -20,17 +24,18 @@ use zookeeper_client::{Error as ZkError, Stat};
 
 use crate::client::connection::{Client, Closed, Watch};
 use crate::client::request::found;
-use crate::client::turns::Turns;
+use crate::client::single_flight::SingleFlight;
 use crate::error::Answer;
 
-/// By which transaction, and by how much.
+/// The raises: the number that is added, by the transaction that wrote it.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Raises(BTreeMap<i64, i64>);
 
 impl Raises {
-    /// The list that the node with this stat contains. `None`: it was written by others.
+    /// Reads the list from the data of a node with this stat. `None`: it was written by others.
     ///
-    /// The first line is the latest raise, which was made by the transaction that wrote it. Each other one names its transaction.
+    /// The first line is the latest raise, which was made by the transaction that wrote it. Each
+    /// other line names its transaction.
     pub(crate) fn read(data: &[u8], stat: &Stat) -> Option<Raises> {
         let by = |text: &str| text.parse().ok().filter(|by| *by >= 0);
         let mut lines = std::str::from_utf8(data).ok()?.lines();
@@ -44,26 +49,31 @@ impl Raises {
 
     /// The data that adds this raise.
     pub(crate) fn and(&self, by: i64) -> String {
-        self.0.iter().rev().fold(by.to_string(), |data, (zxid, by)| format!("{data}\n{zxid} {by}"))
+        self.0
+            .iter()
+            .rev()
+            .fold(by.to_string(), |data, (zxid, by)| {
+                format!("{data}\n{zxid} {by}")
+            })
     }
 
-    /// By how much the numbers of transactions of now are raised.
+    /// The number that is added for transactions of this time.
     pub(crate) fn latest(&self) -> i64 {
         self.of(i64::MAX)
     }
 
-    /// By how much the number of this transaction is raised.
+    /// The number that is added for this transaction.
     fn of(&self, zxid: i64) -> i64 {
         self.0.range(..zxid).next_back().map_or(0, |(_, by)| *by)
     }
 }
 
-/// What a session knows of it.
+/// The raises as a session knows them.
 #[derive(Default)]
 pub(crate) struct Base {
     known: Mutex<Known>,
     /// The node is read once for all that need it.
-    reading: Turns,
+    reading: SingleFlight,
 }
 
 #[derive(Default)]
@@ -74,7 +84,8 @@ struct Known {
 }
 
 impl Known {
-    /// Whether no raise is missing before what this connection has answered by now.
+    /// Returns whether all raises are known before the transactions of which this connection has
+    /// answered anything by now.
     fn is_true(&mut self, client: &Client) -> bool {
         let still = |(closed, watch): &mut (Closed, Watch)| {
             closed.same_channel(&client.closed) && watch.now_or_never().is_none()
@@ -88,33 +99,45 @@ impl Known {
 }
 
 impl Base {
-    /// The raised number of this transaction. The base must have been [learnt](Base::learn) after an answer that tells of it.
+    /// The raised number of this transaction. The base must have been [learnt](Base::learn) after
+    /// an answer about that transaction.
     pub(crate) fn number(&self, zxid: i64) -> i64 {
         zxid.saturating_add(locked(&self.known).raises.of(zxid))
     }
 
-    /// Learns of all raises before the transactions of which this connection has answered anything until now. It sends a request if the
-    /// connection is new or there was a raise. Who has not read it for `age` is waited for no longer.
+    /// Learns all raises before the transactions of which this connection has answered anything
+    /// until now. It sends a request if the connection is new or there was a raise. A task that has
+    /// been reading the node for `age` is not waited for.
     pub(crate) async fn learn(&self, client: &Client, path: &str, age: Duration) -> Answer<()> {
         loop {
             let is_true = || locked(&self.known).is_true(client).then_some(());
-            let Err(turn) = self.reading.unless(age, is_true).await else { return Ok(()) };
+            let Err(turn) = self.reading.unless(age, is_true).await else {
+                return Ok(());
+            };
             let (stat, watcher) = client.check_and_watch_stat(path).await?;
-            // A task that has used up its share of time would be told that nothing has happened.
+            // A task that has used up its share of time would find the watch pending in any case.
             let watch: Watch = Box::pin(unconstrained(client.watch(watcher)));
             let raises = match stat {
-                Some(_) => found(read_raises(client, path).await)?.map_or_else(Raises::default, |(raises, _)| raises),
+                Some(_) => found(read_raises(client, path).await)?
+                    .map_or_else(Raises::default, |(raises, _)| raises),
                 None => Raises::default(),
             };
             let mut known = locked(&self.known);
             if turn.is_over() {
-                // Another task has read it meanwhile, and others go by that. This may be older.
+                // Another task has read it meanwhile, and others use that result. This one may be
+                // older.
                 continue;
             }
-            // Not of a connection that is closed: its watch would keep what is left of it, and another one may have read more by now.
-            known.watch = client.closed.has_changed().is_ok().then(|| (client.closed.clone(), watch));
+            // The watch of a closed connection is not kept: it would hold the rest of the
+            // connection, and another task may have read more by now.
+            known.watch = client
+                .closed
+                .has_changed()
+                .is_ok()
+                .then(|| (client.closed.clone(), watch));
             match known.watch {
-                // If the node is gone, or an older one is there again, nobody else counts with the raises that it has lost.
+                // If the node is gone, or an older one is there again, the lost raises are dropped,
+                // because no other client counts with them.
                 Some(_) => known.raises = raises,
                 None => known.raises.0.extend(raises.0),
             }
@@ -122,16 +145,19 @@ impl Base {
         }
     }
 
-    /// The connection is closed.
+    /// Forgets the watch of a connection that is closed.
     pub(crate) fn disconnected(&self) {
         locked(&self.known).watch = None;
     }
 }
 
-/// The raises that the node says, and its version. `NoNode` if there are none.
+/// The raises that the node contains, and its version. `NoNode` if there are none.
 pub(crate) async fn read_raises(client: &Client, path: &str) -> Answer<(Raises, i32)> {
     let (data, stat) = client.get_data(path).await?;
-    let junk = || ZkError::UnmarshalError { entity: "how far tokens are raised", reason: &"it was written by others" };
+    let junk = || ZkError::UnmarshalError {
+        entity: "how far tokens are raised",
+        reason: &"it was written by others",
+    };
     Ok((Raises::read(&data, &stat).ok_or_else(junk)?, stat.version))
 }
 
@@ -159,11 +185,19 @@ mod tests {
 
     #[test]
     fn each_transaction_has_the_latest_raise_before_it() {
-        let (none, first) = (Raises::default(), Raises::default().and(500));
+        let none = Raises::default();
+        let first = Raises::default().and(500);
         assert_eq!((none.of(1), none.of(i64::MAX)), (0, 0));
         let first = Raises::read(first.as_bytes(), &stat(70)).unwrap();
         let second = Raises::read(first.and(900).as_bytes(), &stat(80)).unwrap();
-        for (zxid, by) in [(1, 0), (70, 0), (71, 500), (80, 500), (81, 900), (i64::MAX, 900)] {
+        for (zxid, by) in [
+            (1, 0),
+            (70, 0),
+            (71, 500),
+            (80, 500),
+            (81, 900),
+            (i64::MAX, 900),
+        ] {
             assert_eq!(second.of(zxid), by, "{zxid}");
         }
         assert_eq!(second.and(950), "950\n80 900\n70 500");
@@ -171,7 +205,15 @@ mod tests {
 
     #[test]
     fn whatever_the_node_contains_it_is_a_list_or_none() {
-        for junk in ["", "x", "-1", "1\n2", "1\nx 2", "1\n2 -2", "9223372036854775808"] {
+        for junk in [
+            "",
+            "x",
+            "-1",
+            "1\n2",
+            "1\nx 2",
+            "1\n2 -2",
+            "9223372036854775808",
+        ] {
             assert_eq!(Raises::read(junk.as_bytes(), &stat(7)), None, "{junk:?}");
         }
         fuzz("1\\n80 900\\n70 500\n0\n1\\n2 3\n", |data| {

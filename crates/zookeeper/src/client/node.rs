@@ -1,5 +1,6 @@
-//! Sequential nodes that live as long as the session that created them. Each has a random name of its own, so it is found again
-//! whether or not its creation was answered: what Curator calls protection.
+//! Sequential nodes that live as long as the session that created them. Each has a random name of
+//! its own, so it is found again whether or not its creation was answered; Curator calls that
+//! protection.
 
 use std::sync::Arc;
 
@@ -12,12 +13,12 @@ use crate::client::session::{Session, SessionHandler};
 use crate::config::Config;
 use crate::error::Answer;
 
-/// One ephemeral sequential node, from before its creation until it is surely removed.
+/// An ephemeral sequential node, from before its creation until it is surely removed.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     /// Its path, without the number at its end until ZooKeeper has answered.
     path: Arc<str>,
-    /// How long its parent's path is.
+    /// The length of its parent's path.
     parent: u32,
     /// It was created together with its parent.
     is_first: bool,
@@ -25,25 +26,37 @@ pub(crate) struct Node {
     created: Option<i64>,
 }
 
-/// How much of its name is unlike any other's, with the slash before it.
+/// The length of the part of its name that no other node has, with the slash before it.
 const UNIQUE: usize = "/_c_00010203-0405-0607-0809-0a0b0c0d0e0f-".len();
 
 impl Node {
-    /// A node under this parent, not created yet, with `ending` before its number. Its name, in the form of Curator's recipes, is
-    /// never used again: a request for this node affects no other node, of whatever session.
+    /// Names a node under this parent that is not created yet, with `ending` before its number. Its
+    /// name, in the form of Curator's recipes, is never used again: a request for this node affects
+    /// no other node, of any session.
     pub(crate) fn new(parent: &str, ending: &str) -> Node {
         let path = format!("{parent}/_c_{}-{ending}", uuid()).into();
-        Node { path, parent: parent.len() as u32, is_first: false, created: None }
+        Node {
+            path,
+            parent: parent.len() as u32,
+            is_first: false,
+            created: None,
+        }
     }
 
-    /// The node at this path, if that is named as [`new`](Node::new) names nodes. By which transaction it was created is not known.
+    /// The node at this path, if it is named as [`new`](Node::new) names nodes. The transaction
+    /// that created it is not known.
     pub(crate) fn at(path: &str) -> Option<Node> {
         let (parent, name) = path.rsplit_once('/')?;
         let is_ours = name.starts_with("_c_") && path.is_char_boundary(parent.len() + UNIQUE);
-        is_ours.then(|| Node { path: path.into(), parent: parent.len() as u32, is_first: false, created: Some(0) })
+        is_ours.then(|| Node {
+            path: path.into(),
+            parent: parent.len() as u32,
+            is_first: false,
+            created: Some(0),
+        })
     }
 
-    /// How its path begins, and that of no other node.
+    /// The start of its path, which no other node has.
     pub(crate) fn unique(&self) -> &str {
         &self.path[..self.parent as usize + UNIQUE]
     }
@@ -58,62 +71,92 @@ impl Node {
         &self.path[..self.parent as usize]
     }
 
-    /// Its name: how it begins, until ZooKeeper has answered.
+    /// Its name; until ZooKeeper has answered, only the start of it.
     pub(crate) fn name(&self) -> &str {
         &self.path[self.parent as usize + 1..]
     }
 
-    /// How many bytes of a packet its path takes, at most, with its length before it.
+    /// The greatest number of bytes that its path takes in a packet, with its length before it.
     pub(crate) fn bytes(&self) -> usize {
-        let number = if self.created.is_some() { 0 } else { "-2147483648".len() };
+        let number = if self.created.is_some() {
+            0
+        } else {
+            "-2147483648".len()
+        };
         size_of::<i32>() + self.path.len() + number
     }
 
-    /// Whether the other is this one.
+    /// Returns whether the other node is this one.
     pub(crate) fn is_same(&self, other: &Node) -> bool {
         self.unique() == other.unique()
     }
 
-    /// Whether this is its name.
+    /// Returns whether this is the node's name.
     pub(crate) fn is(&self, name: &str) -> bool {
         name.starts_with(self.name())
     }
 
-    /// Creates its parent and, in the same step, this node: it is the first one there. `false`, and nothing is created, if that
-    /// cannot be: most often because the parent exists.
-    pub(crate) async fn create_first(&mut self, client: &Client, config: &Config, data: &[u8]) -> Answer<bool> {
+    /// Creates its parent and, in the same step, this node, which is the first one there. `false`,
+    /// with nothing created, if that is not possible: most often because the parent exists.
+    pub(crate) async fn create_first(
+        &mut self,
+        client: &Client,
+        config: &Config,
+        data: &[u8],
+    ) -> Answer<bool> {
         let mut writer = client.new_multi_writer();
-        writer.add_create(self.parent(), b"", &config.create_options(CreateMode::Container))?;
+        writer.add_create(
+            self.parent(),
+            b"",
+            &config.create_options(CreateMode::Container),
+        )?;
         let options = config.create_options(CreateMode::EphemeralSequential);
         writer.add_create(&self.path, data, &options)?;
-        // Some servers do not say by which transaction a transaction has created something, but all say who wrote last.
+        // Some servers do not report the transaction that created a node in a transaction, but all
+        // report the one that wrote last.
         writer.add_set_data(self.parent(), b"", None)?;
         match writer.commit().await {
             Err(MultiWriteError::OperationFailed { .. }) => Ok(false),
             Err(MultiWriteError::RequestFailed { source }) => Err(source),
             Ok(done) => match &done[..] {
-                [_, MultiWriteResult::Create { path, .. }, MultiWriteResult::SetData { stat }] => {
-                    (self.path, self.created, self.is_first) = (path.as_str().into(), Some(stat.mzxid), true);
+                [
+                    _,
+                    MultiWriteResult::Create { path, .. },
+                    MultiWriteResult::SetData { stat },
+                ] => {
+                    (self.path, self.created, self.is_first) =
+                        (path.as_str().into(), Some(stat.mzxid), true);
                     Ok(true)
                 }
-                _ => Err(ZkError::UnexpectedError("another transaction was answered".to_owned())),
+                _ => Err(ZkError::UnexpectedError(
+                    "another transaction was answered".to_owned(),
+                )),
             },
         }
     }
 
     /// Creates it. `false` if there is no parent.
-    pub(crate) async fn create(&mut self, client: &Client, config: &Config, data: &[u8]) -> Answer<bool> {
+    pub(crate) async fn create(
+        &mut self,
+        client: &Client,
+        config: &Config,
+        data: &[u8],
+    ) -> Answer<bool> {
         let options = config.create_options(CreateMode::EphemeralSequential);
-        let Some((stat, number)) = found(client.create(&self.path, data, &options).await)? else { return Ok(false) };
+        let Some((stat, number)) = found(client.create(&self.path, data, &options).await)? else {
+            return Ok(false);
+        };
         (self.path, self.created) = (format!("{}{number}", self.path).into(), Some(stat.czxid));
         Ok(true)
     }
 
-    /// Removes it by its path, or by its name if its creation was not answered. If it came first, its parent goes with it, unless
-    /// others came meanwhile: a parent that somebody else created stays. Whether it has gone is answered.
+    /// Removes it by its path, or by its name if its creation was not answered. If it came first,
+    /// its parent is removed with it, unless others came meanwhile or another client created the
+    /// parent. Returns whether the parent was removed.
     ///
-    /// Nothing of it can arrive after this: a request that was sent before on the same connection is executed before, and one on
-    /// an earlier connection of the session is refused once the session has moved.
+    /// No request for it can arrive after this: a request that was sent before on the same
+    /// connection is executed before, and one on an earlier connection of the session is refused
+    /// once the session has moved.
     pub(crate) async fn remove<T: SessionHandler>(&self, session: &Session<T>) -> Answer<bool> {
         let client = session.connected().await?;
         if let Some((path, _)) = self.created() {
@@ -124,7 +167,11 @@ impl Node {
         }
         let parent = self.parent();
         client.sync(parent).await?;
-        for name in children(&client, parent).await?.iter().filter(|name| self.is(name)) {
+        for name in children(&client, parent)
+            .await?
+            .iter()
+            .filter(|name| self.is(name))
+        {
             found(client.delete(&format!("{parent}/{name}"), None).await)?;
         }
         Ok(false)
@@ -148,17 +195,25 @@ mod tests {
     use super::*;
 
     impl Node {
-        /// As if ZooKeeper had created it with this number.
+        /// The node as ZooKeeper would have created it with this number.
         pub(crate) fn as_created(&self, number: u32, czxid: i64) -> Node {
-            Node { path: format!("{}{number:010}", self.path).into(), created: Some(czxid), ..self.clone() }
+            Node {
+                path: format!("{}{number:010}", self.path).into(),
+                created: Some(czxid),
+                ..self.clone()
+            }
         }
     }
 
     #[test]
     fn a_node_is_named_as_curator_names_it_and_never_as_another() {
-        let (one, other) = (Node::new("/a", "lock-"), Node::new("/a", "lock-"));
+        let one = Node::new("/a", "lock-");
+        let other = Node::new("/a", "lock-");
         let groups: Vec<usize> = one.name().split('-').map(str::len).collect();
-        assert!(one.name().starts_with("_c_") && groups == [3 + 8, 4, 4, 4, 12, 4, 0], "{one:?}");
+        assert!(
+            one.name().starts_with("_c_") && groups == [3 + 8, 4, 4, 4, 12, 4, 0],
+            "{one:?}"
+        );
         assert!(one.is_same(&one) && !one.is_same(&other));
         let created = one.as_created(7, 70);
         assert!(created.name().ends_with("-lock-0000000007") && created.parent() == "/a");
@@ -166,7 +221,13 @@ mod tests {
         assert!((0..2).contains(&(one.bytes() - created.bytes())));
         let found = Node::at(&created.path).unwrap();
         assert!(found.is_same(&one) && found.parent() == "/a" && found.bytes() == created.bytes());
-        for other in ["/a/.leasehold/1-notify", "/a/_c_0-lock-0000000007", "/_c_a/x", "_c_", ""] {
+        for other in [
+            "/a/.leasehold/1-notify",
+            "/a/_c_0-lock-0000000007",
+            "/_c_a/x",
+            "_c_",
+            "",
+        ] {
             assert!(Node::at(other).is_none(), "{other}");
         }
     }

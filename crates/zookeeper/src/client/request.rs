@@ -8,13 +8,13 @@ use zookeeper_client::{Acls, Client, CreateMode, Error as ZkError, MultiReadResu
 use crate::config::Config;
 use crate::error::Answer;
 
-/// How many nodes one request reads.
+/// The number of nodes in one request.
 pub(crate) const AT_ONCE: usize = 128;
 
-/// How long to wait before retrying what has failed.
+/// The delay before a failed request is repeated.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What was answered, or `None` if the node is not there.
+/// The answer, or `None` if the node is not there.
 pub(crate) fn found<R>(answer: Answer<R>) -> Answer<Option<R>> {
     match answer {
         Err(ZkError::NoNode) => Ok(None),
@@ -22,7 +22,8 @@ pub(crate) fn found<R>(answer: Answer<R>) -> Answer<Option<R>> {
     }
 }
 
-/// Whether a node is there according to the leader and a quorum, not to a server that may lag behind. `NoNode` if not.
+/// Fails unless a node is there according to the leader and a quorum, not to a server that may lag
+/// behind. `NoNode` if it is not there.
 pub(crate) async fn exists(client: &Client, path: &str) -> Answer<()> {
     let mut writer = client.new_multi_writer();
     writer.add_check_version(path, -1)?;
@@ -51,8 +52,8 @@ pub(crate) async fn read<'a>(
     Ok(answers)
 }
 
-/// Creates a container node and its missing ancestors. Those above the root are not ours: each inherits the access rights of the
-/// node above it.
+/// Creates a container node and its missing ancestors. Nodes above the root are not this store's:
+/// each inherits the access rights of the node above it.
 pub(crate) async fn mkdir(client: &Client, config: &Config, path: &str) -> Answer<()> {
     let ours = config.create_options(CreateMode::Container);
     let mut above = "/";
@@ -60,7 +61,15 @@ pub(crate) async fn mkdir(client: &Client, config: &Config, path: &str) -> Answe
         let folder = &config.root[..end];
         if client.check_stat(folder).await?.is_none() {
             let created = match client.get_acl(above).await {
-                Ok((acl, _)) => client.create(folder, b"", &CreateMode::Container.with_acls(Acls::new(&acl))).await,
+                Ok((acl, _)) => {
+                    client
+                        .create(
+                            folder,
+                            b"",
+                            &CreateMode::Container.with_acls(Acls::new(&acl)),
+                        )
+                        .await
+                }
                 Err(ZkError::NoAuth) => client.create(folder, b"", &ours).await,
                 Err(e) => Err(e),
             };

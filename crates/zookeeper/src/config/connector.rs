@@ -1,4 +1,4 @@
-//! A connector of the program's: what is taken of it, and what cannot be.
+//! A connector of the program's: the parts that are used, and those that cannot be.
 
 use leasehold_core::{Error, ErrorKind, Result};
 use zookeeper_client::Connector;
@@ -6,27 +6,43 @@ use zookeeper_client::Connector;
 use crate::config::{Config, SECURE};
 
 impl Config {
-    /// The servers, and how the program connects to them: with the credentials, the TLS and the SASL of this connector. For TLS each server
-    /// is given as `tcp+tls://host[:port]`, which needs the feature `tls`.
+    /// Uses these servers, and connects as the program does: with the credentials, the TLS and the
+    /// SASL of this connector. For TLS each server is given as `tcp+tls://host[:port]`, which needs
+    /// the feature `tls`.
     ///
-    /// Sessions are this store's own, one for each TTL in use: it sets their time-outs, and never allows read-only ones. So a ready client,
-    /// which is one session with one time-out, cannot be used; and a connector that resumes a session (`with_session`), or leaves it open
-    /// behind it (`with_detached`), is `Invalid`.
+    /// Sessions are this store's own, one for each TTL in use: it sets their time-outs, and never
+    /// allows read-only ones. A ready client, which is one session with one time-out, can therefore
+    /// not be used. A connector that resumes a session (`with_session`), or leaves it open behind
+    /// it (`with_detached`), is `Invalid`.
     pub fn with_connector(servers: &str, connector: Connector) -> Config {
-        let plain: Option<Vec<&str>> = servers.split(',').map(|server| server.strip_prefix(SECURE)).collect();
-        let servers = plain.as_ref().map_or_else(|| servers.to_owned(), |plain| plain.join(","));
-        Config { connector, secure: plain.is_some(), ..Config::new(&servers) }
+        let plain: Option<Vec<&str>> = servers
+            .split(',')
+            .map(|server| server.strip_prefix(SECURE))
+            .collect();
+        let servers = plain
+            .as_ref()
+            .map_or_else(|| servers.to_owned(), |plain| plain.join(","));
+        Config {
+            connector,
+            secure: plain.is_some(),
+            ..Config::new(&servers)
+        }
     }
 
-    /// Whether the program's connector can be used. It shows what it is only to who debugs it.
+    /// Fails if the program's connector cannot be used. Its settings are only readable from its
+    /// debug output.
     pub(super) fn check_connector(&self) -> Result<()> {
         let connector = format!("{:?}", self.connector);
         let invalid = |what| Err(Error::new(ErrorKind::Invalid, what));
         if !connector.contains("session: None") {
-            return invalid("the connector resumes a session (with_session): this store needs sessions of its own");
+            return invalid(
+                "the connector resumes a session (with_session): this store needs sessions of its own",
+            );
         }
         if !connector.contains("detached: false") {
-            return invalid("the connector leaves its session open (with_detached): a lock would outlive its client");
+            return invalid(
+                "the connector leaves its session open (with_detached): a lock would outlive its client",
+            );
         }
         #[cfg(not(feature = "tls"))]
         if self.secure {

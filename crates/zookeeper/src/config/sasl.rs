@@ -1,4 +1,4 @@
-//! Accounts of the servers' own, proved by SASL with DIGEST-MD5.
+//! Accounts of the servers, proved by SASL with DIGEST-MD5.
 
 use leasehold_core::support::Credentials;
 use leasehold_core::{Error, ErrorKind, Result};
@@ -7,21 +7,26 @@ use zookeeper_client::{Connector, SaslOptions};
 use crate::config::Config;
 
 impl Config {
-    /// Connects as this account of the servers (`DigestLoginModule` in their JAAS file), by SASL with DIGEST-MD5: to ZooKeeper it is
-    /// `sasl:user` then. A password is never sent, but whoever listens can try many: use it with [`tls`](Config::tls).
+    /// Connects as this account of the servers (`DigestLoginModule` in their JAAS file), by SASL
+    /// with DIGEST-MD5: to ZooKeeper it is `sasl:user` then. The password is never sent, but anyone
+    /// who listens can try many: use it with [`tls`](Config::tls).
     ///
-    /// A wrong password is [`Denied`](ErrorKind::Denied) when connecting. A server that knows no SASL lets everybody in, as nobody:
-    /// with [`private`](Config::private) that is `Denied` as well. A user may have no quotation mark and no backslash, and neither a
-    /// user nor a password anything outside ASCII: the client crate and the servers encode that differently.
+    /// A wrong password is [`Denied`](ErrorKind::Denied) when connecting. A server that does not
+    /// know SASL lets everyone in as an anonymous user: with [`private`](Config::private) that is
+    /// `Denied` as well. A user may have no quotation mark and no backslash, and neither a user nor
+    /// a password may have anything outside ASCII: the client crate and the servers encode that
+    /// differently.
     #[must_use]
     pub fn sasl(self, user: &str, password: &str) -> Config {
         let account = (user.to_owned(), password.to_owned());
         self.sasl_credentials(move || std::future::ready(Ok(account.clone())))
     }
 
-    /// The same, and this function is asked for the user and the password before each connection: so they can be rotated without a
-    /// restart. While a server refuses them, new sessions are refused, and what is held stays held until its lease ends. ZooKeeper's
-    /// servers read their accounts when they start: restart them one after the other, and let the function say the new one then.
+    /// Connects by SASL like [`sasl`](Config::sasl), and asks this function for the user and the
+    /// password before each connection, so they can be rotated without a restart. While a server
+    /// refuses them, new sessions are refused, and holds stay until their leases end. ZooKeeper's
+    /// servers read their accounts when they start: restart them one after the other, and let the
+    /// function return the new account then.
     #[must_use]
     pub fn sasl_credentials<F>(mut self, function: impl Fn() -> F + Send + Sync + 'static) -> Config
     where
@@ -33,7 +38,9 @@ impl Config {
 
     /// The connector, with the account as it is now.
     pub(super) async fn with_sasl(&self, connector: Connector) -> Result<Connector> {
-        let Some(account) = &self.sasl else { return Ok(connector) };
+        let Some(account) = &self.sasl else {
+            return Ok(connector);
+        };
         let (user, password) = account.ask().await?;
         if !is_user(&user) || !is_sendable(&password) {
             let what = "SASL: a user is of ASCII without \" and \\, a password of ASCII, and neither is empty";
@@ -43,7 +50,8 @@ impl Config {
     }
 }
 
-/// The client crate puts it between quotation marks as it is.
+/// Returns whether it can be a user: the client crate puts it between quotation marks without
+/// escapes.
 fn is_user(user: &str) -> bool {
     is_sendable(user) && !user.contains(['"', '\\'])
 }
@@ -61,9 +69,14 @@ mod tests {
         let config = |user, password| Config::new("a").sasl(user, password).checked().unwrap();
         let connector = config("me", "s3 \"c\\ret").authenticated().await.unwrap();
         assert!(format!("{connector:?}").contains("sasl: Some"));
-        for (user, password) in
-            [("", "s3cret"), ("m\"e", "s3cret"), ("m\\e", "s3cret"), ("mé", "s3cret"), ("me", ""), ("me", "s3crét")]
-        {
+        for (user, password) in [
+            ("", "s3cret"),
+            ("m\"e", "s3cret"),
+            ("m\\e", "s3cret"),
+            ("mé", "s3cret"),
+            ("me", ""),
+            ("me", "s3crét"),
+        ] {
             let config = config(user, password);
             let e = config.authenticated().await.unwrap_err();
             assert_eq!(e.kind(), ErrorKind::Invalid, "{user}");
@@ -72,6 +85,9 @@ mod tests {
         let config = Config::from_url("zookeeper://me:s3cret@a?sasl=digest-md5").unwrap();
         assert!(config.sasl.is_some() && !format!("{config:?}").contains("s3cret"));
         let e = Config::from_url("zookeeper://a?sasl=digest-md5").unwrap_err();
-        assert!(e.kind() == ErrorKind::Invalid && e.to_string().contains("password"), "{e}");
+        assert!(
+            e.kind() == ErrorKind::Invalid && e.to_string().contains("password"),
+            "{e}"
+        );
     }
 }

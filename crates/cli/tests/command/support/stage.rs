@@ -24,7 +24,11 @@ pub(crate) struct Stage {
 /// A Redis of its own.
 pub(crate) async fn redis() -> Stage {
     let redis = Redis::start().await.unwrap();
-    Stage { url: redis.url(), _keep: Box::new(redis), ttl: TTL }
+    Stage {
+        url: redis.url(),
+        _keep: Box::new(redis),
+        ttl: TTL,
+    }
 }
 
 /// A file of its own.
@@ -33,33 +37,54 @@ pub(crate) async fn sqlite() -> Stage {
     let url = format!("sqlite://{}", folder.path().join("locks.db").display());
     // A command that only reads makes none.
     drop(leasehold::connect(&url).await.unwrap());
-    Stage { url, _keep: Box::new(folder), ttl: TTL }
+    Stage {
+        url,
+        _keep: Box::new(folder),
+        ttl: TTL,
+    }
 }
 
 /// An etcd of its own.
 pub(crate) async fn etcd() -> Stage {
     let etcd = Etcd::start().await.unwrap();
-    Stage { url: format!("etcd://{}", etcd.addr()), _keep: Box::new(etcd), ttl: TTL }
+    Stage {
+        url: format!("etcd://{}", etcd.addr()),
+        _keep: Box::new(etcd),
+        ttl: TTL,
+    }
 }
 
 /// A ZooKeeper of its own.
 pub(crate) async fn zookeeper() -> Stage {
     let zookeeper = ZooKeeper::start().await.unwrap();
-    Stage { url: format!("zookeeper://{}", zookeeper.addr()), _keep: Box::new(zookeeper), ttl: Duration::from_secs(4) }
+    Stage {
+        url: format!("zookeeper://{}", zookeeper.addr()),
+        _keep: Box::new(zookeeper),
+        ttl: Duration::from_secs(4),
+    }
 }
 
 /// A PostgreSQL of its own.
 pub(crate) async fn postgres() -> Stage {
     // No machine is switched off here.
-    let postgres = Postgres::start_with(&PostgresOptions::default().set("fsync", "off")).await.unwrap();
-    Stage { url: postgres.url(), _keep: Box::new(postgres), ttl: TTL }
+    let postgres = Postgres::start_with(&PostgresOptions::default().set("fsync", "off"))
+        .await
+        .unwrap();
+    Stage {
+        url: postgres.url(),
+        _keep: Box::new(postgres),
+        ttl: TTL,
+    }
 }
 
 /// Five Redis masters that know nothing of each other.
 pub(crate) async fn redlock() -> Stage {
     let masters = Redis::start_many(5).await.unwrap();
     let stage = on_masters(&masters);
-    Stage { _keep: Box::new(masters), ..stage }
+    Stage {
+        _keep: Box::new(masters),
+        ..stage
+    }
 }
 
 /// Redis masters that the test keeps.
@@ -71,7 +96,11 @@ pub(crate) fn on_masters(masters: &[Redis]) -> Stage {
 
 /// A store that the test keeps.
 pub(crate) fn on_url(url: String) -> Stage {
-    Stage { url, _keep: Box::new(()), ttl: TTL }
+    Stage {
+        url,
+        _keep: Box::new(()),
+        ttl: TTL,
+    }
 }
 
 impl Stage {
@@ -83,8 +112,13 @@ impl Stage {
     }
 
     /// `leasehold run NAME --ttl … WORDS`.
-    pub(crate) fn run<'a>(&self, name: &'a str, words: impl IntoIterator<Item = &'a str>) -> Command {
-        let mut command = self.leasehold(["run", name, "--ttl", &format!("{}ms", self.ttl.as_millis())]);
+    pub(crate) fn run<'a>(
+        &self,
+        name: &'a str,
+        words: impl IntoIterator<Item = &'a str>,
+    ) -> Command {
+        let mut command =
+            self.leasehold(["run", name, "--ttl", &format!("{}ms", self.ttl.as_millis())]);
         command.args(words);
         command
     }
@@ -116,12 +150,16 @@ impl Stage {
 
     /// Waits until so many hold and so many wait.
     pub(crate) fn until_queue(&self, name: &str, holders: usize, waiters: usize) {
-        until("a queue", || (self.queue(name) == (holders, waiters)).then_some(()));
+        until("a queue", || {
+            (self.queue(name) == (holders, waiters)).then_some(())
+        });
     }
 
     /// Waits for a holder, and returns its token.
     pub(crate) fn token(&self, name: &str) -> u64 {
-        until("a holder", || self.who(name)["holders"][0]["token"].as_u64())
+        until("a holder", || {
+            self.who(name)["holders"][0]["token"].as_u64()
+        })
     }
 
     /// The exit code of `leasehold break NAME --token TOKEN`.

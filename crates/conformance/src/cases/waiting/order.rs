@@ -1,10 +1,12 @@
-//! In which order do they get it?
+//! In which order do waiters get the lock?
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::seam::{Backend, Claim, Claimed, Grant, LeaseRef, Moment, Renewal, WaitPolicy};
+use leasehold_core::backend::{
+    Backend, Claim, Claimed, Grant, LeaseRef, Moment, Renewal, WaitPolicy,
+};
 use leasehold_core::{Error, Store};
 use tokio::task::JoinHandle;
 
@@ -27,9 +29,11 @@ struct Line {
 
 impl Line {
     async fn of(ctx: &TestContext, stores: &[Store], length: usize) -> Line {
-        let (mut tasks, served) = (Vec::new(), Arc::new(Mutex::new(Vec::new())));
+        let mut tasks = Vec::new();
+        let served = Arc::new(Mutex::new(Vec::new()));
         for i in 0..length {
-            let (lock, served) = (stores[i % stores.len()].lock("a").fair(), served.clone());
+            let lock = stores[i % stores.len()].lock("a").fair();
+            let served = served.clone();
             tasks.push(tokio::spawn(async move {
                 let guard = lock.acquire().await.unwrap();
                 served.lock().unwrap().push(i);
@@ -45,20 +49,29 @@ impl Line {
         for task in self.tasks {
             within(limit, "the queue to be served", task).await.unwrap();
         }
-        assert_eq!(*self.served.lock().unwrap(), (0..length).collect::<Vec<_>>());
+        assert_eq!(
+            *self.served.lock().unwrap(),
+            (0..length).collect::<Vec<_>>()
+        );
     }
 }
 
-/// A fast claim that asks in the very moment of a release does not get before a live fair place.
+/// A fast claim at the very moment of a release does not pass a live fair place.
 pub(crate) async fn fast_never_passes_fair(ctx: TestContext) {
-    let (one, two, three) = (ctx.backend().await, ctx.backend().await, ctx.backend().await);
-    let (fair, fast) = (ctx.claim("a", WaitPolicy::Fair), ctx.claim("a", WaitPolicy::Fast));
+    let one = ctx.backend().await;
+    let two = ctx.backend().await;
+    let three = ctx.backend().await;
+    let fair = ctx.claim("a", WaitPolicy::Fair);
+    let fast = ctx.claim("a", WaitPolicy::Fast);
     let holder = taken(&*one, ctx.claim("a", WaitPolicy::Fair)).await;
     waiting(two.claim(&fair).await);
     waiting(three.claim(&fast).await);
     given_back(&*one, &holder).await;
     let answer = three.claim(&fast).await;
-    assert!(matches!(answer, Ok(Claimed::Waiting(_))), "a fast claim passed a fair place: {answer:?}");
+    assert!(
+        matches!(answer, Ok(Claimed::Waiting(_))),
+        "a fast claim passed a fair place: {answer:?}"
+    );
     let turn = taken(&*two, fair).await;
     given_back(&*two, &turn).await;
     three.release(&fast, None).await.unwrap();
@@ -67,38 +80,55 @@ pub(crate) async fn fast_never_passes_fair(ctx: TestContext) {
 /// Fast tasks of one client hand the lock to each other without the network, each turn with its own token, and a fair
 /// waiter of another client is still served in between (lock cohorting is bounded).
 pub(crate) async fn turns_do_not_starve_others(ctx: TestContext) {
-    let (one, two) = (ctx.store().await, ctx.store().await);
+    let one = ctx.store().await;
+    let two = ctx.store().await;
     let stop = Arc::new(AtomicBool::new(false));
     let last = Arc::new(Mutex::new(0));
     let mut busy = Vec::new();
     for _ in 0..4 {
-        let (lock, stop, last) = (one.lock("a").fast(), stop.clone(), last.clone());
+        let lock = one.lock("a").fast();
+        let stop = stop.clone();
+        let last = last.clone();
         busy.push(tokio::spawn(async move {
             while !stop.load(Ordering::Relaxed) {
                 let guard = lock.acquire().await.unwrap();
                 let token = guard.fencing_token().get();
-                assert!(token > std::mem::replace(&mut *last.lock().unwrap(), token), "tokens rise over turns");
+                assert!(
+                    token > std::mem::replace(&mut *last.lock().unwrap(), token),
+                    "tokens rise over turns"
+                );
                 drop(guard.release().await);
             }
         }));
     }
     for _ in 0..3 {
-        let guard = within(ctx.ttl() * 4, "a fair waiter behind busy turns", two.lock("a").acquire()).await.unwrap();
+        let guard = within(
+            ctx.ttl() * 4,
+            "a fair waiter behind busy turns",
+            two.lock("a").acquire(),
+        )
+        .await
+        .unwrap();
         let token = guard.fencing_token().get();
         assert!(token > std::mem::replace(&mut *last.lock().unwrap(), token));
         guard.release().await.unwrap();
     }
     stop.store(true, Ordering::Relaxed);
     for task in busy {
-        within(ctx.ttl() * 4, "the busy tasks to end", task).await.unwrap();
+        within(ctx.ttl() * 4, "the busy tasks to end", task)
+            .await
+            .unwrap();
     }
     ctx.becomes_empty("a").await;
 }
 
-/// S4: a place lives by renewals alone, and by claiming again alone, for longer than its lease, and is still before one that
-/// was taken later.
+/// S4: a place is kept for longer than its lease by renewals alone, and by repeated claims alone,
+/// and stays before one that was taken later.
 pub(crate) async fn keeps_its_place(ctx: TestContext) {
-    tokio::join!(is_kept(&ctx, "by renewing", true), is_kept(&ctx, "by claiming again", false));
+    tokio::join!(
+        is_kept(&ctx, "by renewing", true),
+        is_kept(&ctx, "by claiming again", false)
+    );
 }
 
 /// Claims again. A store that a busy machine could not reach in time is asked again soon.
@@ -110,15 +140,22 @@ async fn still_waits(client: &dyn Backend, claim: &Claim) {
 }
 
 async fn is_kept(ctx: &TestContext, name: &str, renews: bool) {
-    let (one, two, three) = (ctx.backend().await, ctx.backend().await, ctx.backend().await);
-    let (early, late) = (ctx.claim(name, WaitPolicy::Fair), ctx.claim(name, WaitPolicy::Fair));
+    let one = ctx.backend().await;
+    let two = ctx.backend().await;
+    let three = ctx.backend().await;
+    let early = ctx.claim(name, WaitPolicy::Fair);
+    let late = ctx.claim(name, WaitPolicy::Fair);
     let held = taken(&*one, ctx.claim(name, WaitPolicy::Fair)).await;
     // Sessions live by renewals too, of anything: each client has something else to renew.
     let second = taken(&*two, ctx.claim(&format!("{name}, two"), WaitPolicy::Fair)).await;
-    let third = taken(&*three, ctx.claim(&format!("{name}, three"), WaitPolicy::Fair)).await;
+    let third = taken(
+        &*three,
+        ctx.claim(&format!("{name}, three"), WaitPolicy::Fair),
+    )
+    .await;
     let place = waiting(two.claim(&early).await).place;
     let early_place = LeaseRef::new(Arc::new(early.clone()), place, None);
-    let until = Moment::now() + ctx.ttl() * 3 / 2 + one.guarantees().recovery;
+    let until = Moment::now() + ctx.ttl() * 3 / 2 + one.guarantees().recovery();
     while Moment::now() < until {
         for (client, kept) in [(&one, &held), (&two, &second), (&three, &third)] {
             is_renewed(&**client, kept, name).await;
@@ -144,48 +181,65 @@ async fn is_renewed(client: &dyn Backend, kept: &LeaseRef, how: &str) {
     assert!(matches!(answer, Renewal::Renewed(_)), "{how}: {answer:?}");
 }
 
-/// Claims for both until the first is granted; fails if the second is before. A client may hear a moment late that it is its turn.
+/// Claims for both until the first one is granted; fails if the second one is granted before. A
+/// client may hear of its turn a moment late.
 async fn comes_first(
     ctx: &TestContext,
     (first, early): (&dyn Backend, &Claim),
     (second, late): (&dyn Backend, &Claim),
     name: &str,
 ) -> Grant {
-    within(ctx.ttl() * 4 + Duration::from_secs(10), &format!("a place that was kept {name}"), async {
-        loop {
-            if let Ok(Claimed::Granted(grant)) = first.claim(early).await {
-                return grant;
+    within(
+        ctx.ttl() * 4 + Duration::from_secs(10),
+        &format!("a place that was kept {name}"),
+        async {
+            loop {
+                if let Ok(Claimed::Granted(grant)) = first.claim(early).await {
+                    return grant;
+                }
+                let passed = second.claim(late).await;
+                assert!(
+                    !matches!(passed, Ok(Claimed::Granted(_))),
+                    "a place that was kept {name} is passed"
+                );
             }
-            let passed = second.claim(late).await;
-            assert!(!matches!(passed, Ok(Claimed::Granted(_))), "a place that was kept {name} is passed");
-        }
-    })
+        },
+    )
     .await
 }
 
-/// P6, S4: the holder dies; those who wait are served in the order in which they came, as after a release.
+/// P6, S4: the holder dies; the waiters are served in the order in which they came, as after a
+/// release.
 pub(crate) async fn is_in_order_after_a_death(ctx: TestContext) {
-    let (dead, stores) = (ctx.backend().await, [ctx.store().await, ctx.store().await]);
+    let dead = ctx.backend().await;
+    let stores = [ctx.store().await, ctx.store().await];
     granted(dead.claim(&ctx.claim("a", WaitPolicy::Fair)).await);
     let line = Line::of(&ctx, &stores, 4).await;
-    line.served_in_order(ctx.ttl() * 2 + Duration::from_secs(30)).await;
+    line.served_in_order(ctx.ttl() * 2 + Duration::from_secs(30))
+        .await;
 }
 
 /// P5: tasks that try in a loop, and are refused each time, leave the others of their runtime room to run. Some are refused by
 /// the store, some by a task of their own process.
 pub(crate) async fn is_not_starved_by_refused_tries(ctx: TestContext) {
-    let (one, two) = (ctx.store().await, ctx.store().await);
+    let one = ctx.store().await;
+    let two = ctx.store().await;
     let holder = one.lock("a").ttl(LONG).fast().acquire().await.unwrap();
-    // Gone when the case ends, also by a failure.
+    // Dropped when the case ends, also by a failure.
     let judge = Arc::new(());
     let (tell, told) = tokio::sync::oneshot::channel();
     let tries = [one.lock("a").ttl(LONG).fast(), two.lock("a").ttl(LONG)];
     let judged = Arc::downgrade(&judge);
-    // A runtime of its own, so that its threads may be lost and the judge is not.
+    // The tries have a runtime of their own: if they block its threads, the judge still runs.
     let thread = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
         for lock in [&tries, &tries].into_iter().flatten() {
-            let (lock, judged) = (lock.clone(), judged.clone());
+            let lock = lock.clone();
+            let judged = judged.clone();
             runtime.spawn(async move {
                 while judged.strong_count() > 0 {
                     let refused = lock.try_acquire().await;
@@ -195,16 +249,29 @@ pub(crate) async fn is_not_starved_by_refused_tries(ctx: TestContext) {
         }
         let fifth = runtime.spawn(async move {
             for _ in 0..5 {
-                two.lock("b").ttl(LONG).acquire().await.unwrap().release().await.unwrap();
+                two.lock("b")
+                    .ttl(LONG)
+                    .acquire()
+                    .await
+                    .unwrap()
+                    .release()
+                    .await
+                    .unwrap();
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         });
         let _ = tell.send(runtime.block_on(fifth));
-        // Its tasks have stopped before the lock comes free: none is granted it.
+        // The tasks of that runtime stop before the lock becomes free, so that it is not granted to
+        // them.
         runtime.shutdown_timeout(Duration::from_secs(10));
     });
-    within(Duration::from_secs(60), "a task beside refused tries", told).await.unwrap().unwrap();
+    within(Duration::from_secs(60), "a task beside refused tries", told)
+        .await
+        .unwrap()
+        .unwrap();
     drop(judge);
-    tokio::task::spawn_blocking(move || thread.join().unwrap()).await.unwrap();
+    tokio::task::spawn_blocking(move || thread.join().unwrap())
+        .await
+        .unwrap();
     holder.release().await.unwrap();
 }

@@ -1,40 +1,41 @@
-//! When something must be done about which claim: one entry each, by the number under which it is kept.
+//! The moments when the kept claims need attention: one entry per claim, with the number under
+//! which it is kept.
 //!
-//! All holds of a client come up together, and their entries leave together: to take them out one by
-//! one would be most of what a renewal costs here.
+//! All holds of a client come up together, and their entries leave together: removing them one by
+//! one would be most of the cost of a renewal here.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::kept::{Kept, NEVER};
-use crate::engine::claim_state::Seen;
-use crate::seam::clock::Moment;
+use crate::backend::clock::Moment;
+use crate::engine::claim_state::RenewalFacts;
 
 #[derive(Default)]
 pub(super) struct Agenda {
     all: BTreeSet<(Moment, u64)>,
-    /// No lease is longer.
+    /// The longest lease among them.
     longest: Duration,
-    /// How many of them are holds, whose end is to be seen in time.
+    /// The number of holds among them. Their ends must be seen in time.
     pub(super) holds: usize,
-    /// When the store last answered a request that renews.
+    /// The moment when the store last answered a request that renews.
     pub(super) moved: Option<Moment>,
 }
 
 impl Agenda {
-    /// When the first one comes up.
+    /// The moment when the first entry comes up.
     pub(super) fn first(&self) -> Option<Moment> {
         self.all.first().map(|(at, _)| *at)
     }
 
-    /// Takes out one that comes up by `now`: its number.
+    /// Removes an entry that comes up by `now`, and returns its number.
     pub(super) fn pop(&mut self, now: Moment) -> Option<u64> {
         self.all.first().filter(|(at, _)| *at <= now)?;
         self.all.pop_first().map(|(_, id)| id)
     }
 
-    /// Enters this one where it belongs, and says when it comes up.
-    pub(super) fn enter(&mut self, id: u64, kept: &mut Kept, seen: &Seen) -> Moment {
+    /// Enters the claim at the moment when it comes up, and returns that moment.
+    pub(super) fn enter(&mut self, id: u64, kept: &mut Kept, seen: &RenewalFacts) -> Moment {
         if seen.ends_at().is_some() && !std::mem::replace(&mut kept.is_hold, true) {
             self.holds += 1;
         }
@@ -44,14 +45,14 @@ impl Agenda {
         at
     }
 
-    /// Enters this one, which waits for a request, unless it is entered already.
+    /// Enters a claim that waits for a request, unless it has an entry already.
     pub(super) fn wait(&mut self, id: u64, kept: &mut Kept) {
         if kept.at == NEVER {
             self.put(id, kept, kept.waits_until());
         }
     }
 
-    /// It has no entry from now on.
+    /// Removes the entry of the claim.
     pub(super) fn leave(&mut self, id: u64, kept: &mut Kept) {
         self.put(id, kept, NEVER);
     }
@@ -69,7 +70,7 @@ impl Agenda {
         }
     }
 
-    /// It is kept no more. `last`: nothing is.
+    /// Forgets a claim that is no longer kept. `last` is true if it was the last one.
     pub(super) fn forget(&mut self, id: u64, kept: &mut Kept, last: bool) {
         self.leave(id, kept);
         self.holds -= usize::from(kept.is_hold);
@@ -78,8 +79,9 @@ impl Agenda {
         }
     }
 
-    /// Takes out what may be renewed together with others now: `joins` takes it, unless it may not. Whatever may comes up within a
-    /// sixth of its lease.
+    /// Removes the entries that may be renewed together with others now. `joins` takes an entry and
+    /// returns true, or returns false if it may not be renewed yet. An entry that may be renewed
+    /// comes up within a sixth of its lease.
     pub(super) fn take_joining(&mut self, now: Moment, mut joins: impl FnMut(u64) -> bool) {
         let mut later = self.all.split_off(&(now + self.longest / 6, u64::MAX));
         let soon = std::mem::take(&mut self.all);

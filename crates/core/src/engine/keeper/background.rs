@@ -7,17 +7,24 @@ use std::sync::Arc;
 
 use super::Keeper;
 use super::work::Work;
+use crate::backend::clock::Moment;
 use crate::engine::backoff::Backoff;
 use crate::engine::claim_state::ClaimState;
 use crate::engine::events;
 use crate::engine::release::withdraw;
-use crate::seam::clock::Moment;
 
 impl Work {
     pub(super) async fn done(self, keeper: &Keeper, random: fastrand::Rng) {
         match self {
             Work::Withdraw(release) => {
-                withdraw(&*keeper.backend, &keeper.clock, &keeper.releasing, release, random).await;
+                withdraw(
+                    &*keeper.backend,
+                    &keeper.clock,
+                    &keeper.releasing,
+                    release,
+                    random,
+                )
+                .await;
             }
             Work::Lapse(state, at) => lapse(keeper, &state, at, random).await,
         }
@@ -27,6 +34,7 @@ impl Work {
 /// Asks until the store answers, or until the end of `min_hold`, when the hold is simply released.
 async fn lapse(keeper: &Keeper, state: &Arc<ClaimState>, at: Moment, random: fastrand::Rng) {
     let mut backoff = Backoff::new(random);
+    let mut told = false;
     while keeper.clock.now() < at && state.loss().is_none() {
         let answer = tokio::select! {
             biased;
@@ -35,9 +43,12 @@ async fn lapse(keeper: &Keeper, state: &Arc<ClaimState>, at: Moment, random: fas
         };
         match answer {
             Ok(()) => return keeper.has_lapsed(state),
-            // It is renewed until then, as on a store that cannot do this.
+            // The hold is renewed until then, as on a store that cannot let it lapse.
             Err(e) if e.kind().is_final() => return keeper.outlives_nothing(state),
-            Err(e) => events::release_unknown(&state.claim, &e),
+            Err(e) if !std::mem::replace(&mut told, true) => {
+                events::release_unknown(&state.claim, &e);
+            }
+            Err(_) => {}
         }
         keeper.clock.sleep(backoff.next()).await;
     }

@@ -1,9 +1,10 @@
-//! One request that renews: several are under way side by side, and one that is late is not given up, only passed by.
+//! One request that renews. Several are under way side by side, and a late one is not given up:
+//! others overtake it.
 //!
 //! A request that renews may take longer than it should, for many reasons: the store is slow, the
-//! connection is dead, the answer is lost. Only the time tells, and it tells late. So the request
-//! is given two limits: after a sixth of the shortest lease it counts as late, and its leases are
-//! asked for again; after the longest lease its answer would be worth nothing.
+//! connection is dead, the answer is lost. Only the elapsed time shows it. Therefore the request
+//! has two limits: after a sixth of the shortest lease it counts as late, and its leases are asked
+//! for again; after the longest lease its answer would be worthless.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,38 +13,51 @@ use std::time::Duration;
 
 use super::kept::{Batch, BatchItem};
 use super::registry::Planned;
-use crate::seam::backend::Backend;
-use crate::seam::clock::{Clock, Moment};
-use crate::seam::error::{Error, ErrorKind, Result};
-use crate::seam::grant::Renewal;
+use crate::backend::clock::{Clock, Moment};
+use crate::backend::contract::Backend;
+use crate::backend::error::{Error, ErrorKind, Result};
+use crate::backend::grant::Renewal;
 
 pub(super) struct RenewalBatch {
     pub(super) items: Vec<BatchItem>,
     pub(super) planned: Planned,
     /// An instant before it was sent.
     pub(super) sent: Moment,
-    /// It has taken longer than such a request should, and no other waits for it.
+    /// The request has taken longer than it should, and no other request waits for it.
     pub(super) late: bool,
     answer: Pin<Box<dyn Future<Output = Result<Vec<Renewal>>> + Send>>,
 }
 
-/// What became of a batch: nothing yet if it is only late.
+/// A batch with its result; `None` if it is only late.
 pub(super) type BatchResult = (RenewalBatch, Option<Result<Vec<Renewal>>>);
 
 impl RenewalBatch {
-    pub(super) fn new(backend: &Arc<dyn Backend>, clock: &Clock, batch: Batch, planned: Planned) -> RenewalBatch {
+    pub(super) fn new(
+        backend: &Arc<dyn Backend>,
+        clock: &Clock,
+        batch: Batch,
+        planned: Planned,
+    ) -> RenewalBatch {
         let (backend, Batch { leases, items }) = (backend.clone(), batch);
         let answer = Box::pin(async move { backend.renew(&leases).await });
-        RenewalBatch { items, planned, sent: clock.now(), late: false, answer }
+        RenewalBatch {
+            items,
+            planned,
+            sent: clock.now(),
+            late: false,
+            answer,
+        }
     }
 
-    /// Waits for the answer: for a sixth of the shortest lease, and then for as long as it may still be worth something.
+    /// Waits for the answer: first for a sixth of the shortest lease, and once the request is late,
+    /// until the longest lease is over.
     pub(super) async fn answer(mut self, clock: &Clock) -> BatchResult {
         let leases = || self.items.iter().map(|item| item.ttl);
         let limit = if self.late {
             leases().max().unwrap_or_default()
         } else {
-            (leases().min().unwrap_or_default() / 6).clamp(Duration::from_millis(50), Duration::from_secs(5))
+            (leases().min().unwrap_or_default() / 6)
+                .clamp(Duration::from_millis(50), Duration::from_secs(5))
         };
         let until = self.sent + limit;
         let answer = tokio::select! {

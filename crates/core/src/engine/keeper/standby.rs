@@ -1,12 +1,13 @@
-//! Which runtimes stand by for the keeper.
+//! The runtimes that stand by for the keeper.
 //!
 //! A program may have several runtimes, and the one in which the first lock was taken may end or
-//! block. If the keeper belonged to it, all locks of the client would be lost with it. So each
-//! runtime that uses the client has a small task that stands by. The keeper runs in one of them,
-//! and another one takes over when that one ends, or is late for its own plan by half a second.
+//! block. If the keeper belonged to it, all locks of the client would be lost with it. Therefore
+//! each runtime that uses the client has a small task that stands by. The keeper runs in one of
+//! them, and another one takes over when that one ends, or is late for its own plan by half a
+//! second.
 //!
-//! For a moment two may run, when the first was merely slow. That is harmless: renewals are
-//! idempotent.
+//! For a moment two may run, if the first one was merely slow. That is harmless, because renewals
+//! are idempotent.
 
 use std::sync::Arc;
 
@@ -31,19 +32,29 @@ struct Present<K> {
 
 impl<K> Standby<K> {
     pub(super) fn new() -> Standby<K> {
-        Standby { called: Notify::new(), present: Mutex::new(Present { runtimes: OwnSet::default(), orphan: None }) }
+        Standby {
+            called: Notify::new(),
+            present: Mutex::new(Present {
+                runtimes: OwnSet::default(),
+                orphan: None,
+            }),
+        }
     }
 
-    /// This runtime stands by from now on; says whether it did not yet.
+    /// Makes this runtime stand by from now on; returns false if it already did.
     pub(super) fn come(&self, runtime: Id) -> bool {
         locked(&self.present).runtimes.insert(runtime)
     }
 
-    /// It stands by no more.
+    /// This runtime no longer stands by.
     pub(super) fn leave(&self, runtime: Id) {
         let mut present = locked(&self.present);
         present.runtimes.remove(&runtime);
-        let orphan = if present.runtimes.is_empty() { present.orphan.take() } else { None };
+        let orphan = if present.runtimes.is_empty() {
+            present.orphan.take()
+        } else {
+            None
+        };
         drop(present);
         drop(orphan);
     }
@@ -56,7 +67,11 @@ impl<K> Standby<K> {
     /// Keeps it alive until another runtime goes on with its work, if there is another.
     pub(super) fn hand_over(&self, keeper: &Arc<K>) {
         let mut present = locked(&self.present);
-        let before = if present.runtimes.is_empty() { None } else { present.orphan.replace(keeper.clone()) };
+        let before = if present.runtimes.is_empty() {
+            None
+        } else {
+            present.orphan.replace(keeper.clone())
+        };
         drop(present);
         drop(before);
         self.call();

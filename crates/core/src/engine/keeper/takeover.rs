@@ -1,8 +1,9 @@
-//! In which runtime the keeper runs. Each runtime that uses the client has a task that stands by: when the keeper's runtime
-//! ends, or is not driven any more, another goes on. It ends with its runtime, or with the client.
+//! The takeover of the keeper by another runtime. Each runtime that uses the client has a task that
+//! stands by: when the keeper's runtime ends, or is not driven any more, another one goes on. The
+//! task ends with its runtime, or with the client.
 //!
 //! A runtime can also stop without ending: a blocked one does not drive its tasks. Nothing notifies
-//! the others of it. So the keeper writes down when it will plan again, and the tasks that stand
+//! the others of it. The keeper therefore records when it will plan again, and the tasks that stand
 //! by compare that with the clock.
 
 use std::future::Future;
@@ -15,12 +16,13 @@ use super::Keeper;
 use super::registry::Registry;
 use super::standby::Standby;
 use super::task::{Running, run};
-use crate::seam::clock::{Clock, Moment};
+use crate::backend::clock::{Clock, Moment};
 use crate::support::sync::{Notify, spawn};
 use crate::support::{fault, locked};
 
-/// How late the keeper may be for its own plan before another runtime goes on. A runtime that is merely busy gets that far
-/// now and then: then two do the same for a moment, which does no harm.
+/// The delay of the keeper behind its own plan after which another runtime goes on. A runtime that
+/// is merely busy is sometimes that late: then two do the same work for a moment, which does no
+/// harm.
 pub(super) const STALL: Duration = Duration::from_millis(500);
 
 /// One runtime's presence.
@@ -37,11 +39,19 @@ impl Drop for Member {
 }
 
 impl Keeper {
-    /// From now on this runtime goes on with the keeper's work when no other does.
+    /// Makes this runtime go on with the keeper's work from now on when no other does.
     pub(crate) fn register_runtime(self: &Arc<Keeper>, runtime: &Handle) {
         if self.standby.come(runtime.id()) {
-            let (keeper, standby) = (Arc::downgrade(self), self.standby.clone());
-            spawn(runtime, stand_by(Member { keeper, standby, runtime: runtime.id() }));
+            let keeper = Arc::downgrade(self);
+            let standby = self.standby.clone();
+            spawn(
+                runtime,
+                stand_by(Member {
+                    keeper,
+                    standby,
+                    runtime: runtime.id(),
+                }),
+            );
         }
     }
 }
@@ -50,7 +60,9 @@ async fn stand_by(here: Member) {
     let standby = here.standby.clone();
     loop {
         let called = standby.called.notified();
-        let Some(keeper) = here.keeper.upgrade() else { return };
+        let Some(keeper) = here.keeper.upgrade() else {
+            return;
+        };
         if let Some(running) = keeper.take_over() {
             standby.found();
             drop(keeper);
@@ -61,13 +73,15 @@ async fn stand_by(here: Member) {
             standby.found();
             return;
         }
-        let (clock, stalls) = (keeper.clock.clone(), locked(&keeper.registry).stalls_at(STALL));
+        let clock = keeper.clock.clone();
+        let stalls = locked(&keeper.registry).stalls_at(STALL);
         drop(keeper);
         called_or_late(called, &clock, stalls).await;
     }
 }
 
-/// A task that stands by is to look: it was called, or the one that runs is late for its plan.
+/// Completes when a task that stands by must look: it was called, or the running task is late for
+/// its plan.
 async fn called_or_late(called: impl Future<Output = ()>, clock: &Clock, late: Option<Moment>) {
     match late {
         Some(at) => tokio::select! {
@@ -81,15 +95,17 @@ async fn called_or_late(called: impl Future<Output = ()>, clock: &Clock, late: O
 
 impl Registry {
     pub(super) fn is_run_by(&self, task: &Arc<Notify>) -> bool {
-        self.runner.as_ref().is_some_and(|runner| Arc::ptr_eq(runner, task))
+        self.runner
+            .as_ref()
+            .is_some_and(|runner| Arc::ptr_eq(runner, task))
     }
 
-    /// Whether a task runs that is not late for its plan by more than `stall`.
+    /// Returns whether a task runs that is not late for its plan by more than `stall`.
     pub(super) fn is_run(&self, now: Moment, stall: Duration) -> bool {
         self.runner.is_some() && (fault("C1") || self.stalls_at(stall).is_none_or(|at| at > now))
     }
 
-    /// When the running task should have planned long ago.
+    /// The moment from which on the running task is late for its plan by more than `stall`.
     pub(super) fn stalls_at(&self, stall: Duration) -> Option<Moment> {
         let first = [self.next_wake, self.called].into_iter().flatten().min();
         first.filter(|_| self.runner.is_some()).map(|at| at + stall)
@@ -97,7 +113,7 @@ impl Registry {
 }
 
 impl Keeper {
-    /// Completes when no task runs, or the one that should stands still.
+    /// Completes when no task runs, or the one that should run stands still.
     pub(super) async fn needs_a_runner(&self) {
         loop {
             let called = self.standby.called.notified();
@@ -111,17 +127,18 @@ impl Keeper {
 }
 
 impl Keeper {
-    /// The right to run here, if there is work and no task does it, or the task that should stands still.
+    /// Returns the right to run here, if there is work and no task does it, or if the task that
+    /// should run stands still.
     pub(super) fn take_over(self: &Arc<Keeper>) -> Option<Running> {
         let now = self.clock.now();
         let mut registry = locked(&self.registry);
         if registry.is_run(now, STALL) {
             return None;
         }
-        // One that stands still is replaced also if there is nothing to do: its plan is over, and a task that stands by would
-        // compare that with the clock again and again.
+        // A task that stands still is replaced even if there is nothing to do: its plan is overdue,
+        // and a task that stands by would compare that with the clock again and again.
         if (registry.runner.is_none() || fault("idle-runner")) && registry.is_idle() {
-            // It has looked: the next claim wakes it again.
+            // This task has looked, so the next claim wakes it again.
             registry.called = None;
             return None;
         }
@@ -132,6 +149,9 @@ impl Keeper {
         if let Some(before) = before {
             before.notify_one();
         }
-        Some(Running { keeper: self.clone(), wake })
+        Some(Running {
+            keeper: self.clone(),
+            wake,
+        })
     }
 }

@@ -1,8 +1,9 @@
-//! The keeper's task: what is due goes out, what comes back is taken in, until there is no work or another runtime goes on.
+//! The keeper's task: it sends due requests and processes answers, until there is no work or
+//! another runtime goes on.
 //!
 //! The task owns nothing that must survive it: no list of locks, no deadline. It asks the registry
-//! for a plan, carries it out, and asks again. So it can be stopped at any await, and another
-//! runtime continues with the next plan.
+//! for a plan, carries it out, and asks again. It can therefore be stopped at any await, and
+//! another runtime continues with the next plan.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -11,13 +12,12 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::Keeper;
 use super::batch::RenewalBatch;
-use super::kept::Batch;
-use super::registry::Planned;
+use super::kept::{Batch, Kept};
+use super::registry::{Ended, Planned};
 use super::work::Work;
+use crate::backend::clock::{Clock, Moment};
 use crate::engine::events;
 use crate::engine::release::Release;
-use crate::seam::clock::{Clock, Moment};
-use crate::seam::loss::Loss;
 use crate::support::sync::Notify;
 use crate::support::{fault, locked};
 
@@ -28,7 +28,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Another runtime has gone on with the work.
+    /// Returns whether another task has taken over the work.
     pub(super) fn is_over(&self) -> bool {
         !locked(&self.keeper.registry).is_run_by(&self.wake)
     }
@@ -45,12 +45,13 @@ impl Drop for Running {
             registry.orphaned();
         }
         registry.crashed(self.keeper.clock.now());
-        let (busy, stopped) = (is_last && !registry.is_drained(), registry.has_stopped());
+        let busy = is_last && !registry.is_drained();
+        let stopped = registry.has_stopped();
         drop(registry);
         if busy {
             self.keeper.standby.hand_over(&self.keeper);
         } else if stopped {
-            // The tasks of other runtimes stand by for nothing.
+            // The tasks that stand by in other runtimes are woken, so that they end.
             self.keeper.standby.call();
         }
     }
@@ -70,14 +71,16 @@ pub(super) async fn run(running: Running) {
     let mut random = locked(&keeper.random).fork();
     let mut renew_now = keeper.notifier.renews_holds();
     let mut batches = FuturesUnordered::new();
-    // How many of them are not late.
+    // The number of batches that are not late.
     let mut under_way = 0;
     let mut works = FuturesUnordered::new();
     while !running.is_over() {
         let plan = keeper.plan(under_way);
         under_way += plan.batches.len();
-        let begun =
-            |batch| RenewalBatch::new(&keeper.backend, &keeper.clock, batch, plan.planned).answer(&keeper.clock);
+        let begun = |batch| {
+            RenewalBatch::new(&keeper.backend, &keeper.clock, batch, plan.planned)
+                .answer(&keeper.clock)
+        };
         batches.extend(plan.batches.into_iter().map(begun));
         works.extend(plan.works.into_iter().map(|(id, work)| {
             let random = random.fork();
@@ -89,18 +92,19 @@ pub(super) async fn run(running: Running) {
         if plan.stop {
             return;
         }
-        // Whatever comes first, the next turn plans anew. In this order none keeps those below it waiting for long: only answers to what
-        // was planned come before them.
+        // After each of these events the loop plans anew. In this order no branch keeps those below
+        // it waiting for long, because the branches above only process notifications and answers to
+        // planned requests.
         tokio::select! {
             biased;
             Ok(()) = renew_now.changed() => {
-                // The store has a new connection, so what was in flight on the old one may be late; or its server goes by
-                // other terms.
+                // The store has a new connection, so requests in flight on the old one may be late;
+                // or its server has changed its terms.
                 locked(&keeper.registry).renew_holds_now(keeper.clock.now());
             }
             Some(result) = batches.next() => {
                 let (batch, answer) = &result;
-                // When one becomes late, it makes room for another that passes it.
+                // A batch that becomes late makes room for another one that overtakes it.
                 under_way -= usize::from(answer.is_none() || !batch.late);
                 let late = keeper.take_result(result, !batches.is_empty());
                 batches.extend(late.map(|batch| batch.answer(&keeper.clock)));
@@ -110,7 +114,8 @@ pub(super) async fn run(running: Running) {
             () = running.wake.notified() => {}
         }
     }
-    // What is in flight here is still worth something, unless this task is needed again.
+    // Answers to requests in flight here still count; the task waits for them until it is needed
+    // again.
     drop(works);
     let needed = keeper.needs_a_runner();
     tokio::pin!(needed);
@@ -138,7 +143,7 @@ async fn until(clock: &Clock, at: Option<Moment>, watching: bool) {
 }
 
 impl Keeper {
-    /// What is to be done now, and when to plan again.
+    /// Plans the work to do now, and the moment to plan again.
     fn plan(&self, under_way: usize) -> Plan {
         let now = self.clock.now();
         let early = locked(&self.random).f64() / 20.0;
@@ -147,10 +152,12 @@ impl Keeper {
         let ended = registry.collect_due(now);
         let room = registry.width.room(under_way);
         let batches = registry.take_batches(now, early, most, room);
-        for (kept, loss) in &ended {
+        for (kept, end) in &ended {
             // A hold that the store may have let lapse by now ends when its min_hold does, not before.
-            if !kept.lapsing || *loss == Loss::Released {
-                registry.works.queue(Work::Withdraw(Release::of([&kept.state])));
+            if !kept.lapsing || *end == Ended::Released {
+                registry
+                    .works
+                    .queue(Work::Withdraw(Release::of([&kept.state])));
             }
         }
         registry.plan_sleep(now);
@@ -163,13 +170,20 @@ impl Keeper {
             batches,
         };
         drop(registry);
-        for (kept, loss) in ended {
-            self.notifier.unlisten(kept.state.claim.id);
-            if loss != Loss::Released {
-                kept.state.lose(loss);
-                events::lost(&kept.state.claim, loss);
+        for (Kept { state, .. }, end) in ended {
+            self.notifier.unlisten(state.claim.id);
+            match end {
+                Ended::Lost(loss) => {
+                    state.lose(loss);
+                    state.tell_loss();
+                }
+                Ended::Untaken => {
+                    events::given_back(&state.claim);
+                    state.changed.notify_waiters();
+                }
+                Ended::Released => {}
             }
-            kept.state.end_turns();
+            state.end_turns();
         }
         plan
     }

@@ -1,41 +1,44 @@
-//! What is left to the background, besides renewing.
+//! The background work of the keeper, besides renewing.
 //!
 //! Background work is kept in the registry until it is done, so that another runtime can go on with
-//! it. A request that is in flight goes with the task that does it first, because it can be polled
+//! it. A request in flight goes with the first task that does the work, because it can be polled
 //! only there.
 
 use std::sync::Arc;
 
+use crate::backend::clock::Moment;
 use crate::engine::claim_state::ClaimState;
 use crate::engine::release::Release;
-use crate::seam::clock::Moment;
 use crate::support::own_keys::OwnMap;
 
-/// It is kept until it is done, so that another runtime can go on with it.
+/// A piece of background work. It is kept until it is done, so that another runtime can go on with
+/// it.
 pub(crate) enum Work {
     Withdraw(Release),
-    /// A hold that was given back within its `min_hold`, which ends then.
+    /// Lets a hold that was given back within its `min_hold` end at this moment.
     Lapse(Arc<ClaimState>, Moment),
 }
 
 impl Work {
-    /// To be done now. A request that is still in flight goes with the first task that does it.
+    /// Returns the work for a task that does it now. A request that is still in flight goes with
+    /// the first such task.
     pub(super) fn begin(&mut self) -> Work {
         match self {
-            Work::Withdraw(Release { claims, in_flight }) => {
-                Work::Withdraw(Release { claims: claims.clone(), in_flight: in_flight.take() })
-            }
+            Work::Withdraw(Release { claims, in_flight }) => Work::Withdraw(Release {
+                claims: claims.clone(),
+                in_flight: in_flight.take(),
+            }),
             Work::Lapse(state, at) => Work::Lapse(state.clone(), *at),
         }
     }
 }
 
-/// All of it that is not done yet.
+/// All work that is not done yet.
 #[derive(Default)]
 pub(super) struct Works {
     all: OwnMap<u64, Work>,
     latest: u64,
-    /// Those of them that no task does yet.
+    /// The numbers of the works that no task does yet.
     queued: Vec<u64>,
 }
 
@@ -50,10 +53,13 @@ impl Works {
         self.queued.push(self.latest);
     }
 
-    /// The work that no task does yet.
+    /// Takes the works that no task does yet.
     pub(super) fn take(&mut self) -> Vec<(u64, Work)> {
         let begin = |id: u64| self.all.get_mut(&id).map(|work| (id, work.begin()));
-        std::mem::take(&mut self.queued).into_iter().filter_map(begin).collect()
+        std::mem::take(&mut self.queued)
+            .into_iter()
+            .filter_map(begin)
+            .collect()
     }
 
     /// The caller drops what comes back when the mutex is free again.
@@ -62,7 +68,7 @@ impl Works {
         self.all.remove(&id)
     }
 
-    /// Another task does it all.
+    /// Queues all work again, for another task.
     pub(super) fn begin_anew(&mut self) {
         self.queued = self.all.keys().copied().collect();
     }

@@ -1,6 +1,8 @@
 //! What a scripted store may answer.
 
-use leasehold_core::seam::{Claim, Claimed, ClaimedAll, Grant, LeaseRef, Moment, Place, Renewal, Validity, Waiting};
+use leasehold_core::backend::{
+    Claim, Claimed, ClaimedAll, Grant, LeaseRef, Moment, Place, Renewal, Validity, Waiting,
+};
 use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Result};
 
 fn place(claim: &Claim) -> Place {
@@ -8,12 +10,20 @@ fn place(claim: &Claim) -> Place {
 }
 
 pub(crate) fn granted(claim: &Claim, token: u64) -> Claimed {
-    Claimed::Granted(Grant::new(place(claim), FencingToken::new(token), claim.ttl))
+    Claimed::Granted(Grant::new(
+        place(claim),
+        FencingToken::new(token),
+        claim.ttl,
+    ))
 }
 
 /// All of them, from this token on.
 pub(crate) fn all_granted(claims: &[Claim], first: u64) -> ClaimedAll {
-    claims.iter().zip(first..).map(|(claim, token)| granted(claim, token)).collect()
+    claims
+        .iter()
+        .zip(first..)
+        .map(|(claim, token)| granted(claim, token))
+        .collect()
 }
 
 pub(crate) fn granted_since(claim: &Claim, token: u64, since: Moment) -> Claimed {
@@ -27,13 +37,17 @@ pub(crate) fn waiting(claim: &Claim) -> Claimed {
 
 /// The nth claim's grant for a `fast` lock: sixty-four turns, none of which an earlier one had.
 pub(crate) fn turns(claim: &Claim, n: usize) -> Claimed {
-    let Claimed::Granted(grant) = granted(claim, 1 + 64 * n as u64) else { unreachable!() };
+    let Claimed::Granted(grant) = granted(claim, 1 + 64 * n as u64) else {
+        unreachable!()
+    };
     Claimed::Granted(grant.turns(64))
 }
 
 /// All of them are renewed.
 pub(crate) fn renewed(all: &[LeaseRef]) -> Vec<Renewal> {
-    all.iter().map(|lease| Renewal::Renewed(lease.claim.ttl.into())).collect()
+    all.iter()
+        .map(|lease| Renewal::Renewed(lease.claim.ttl.into()))
+        .collect()
 }
 
 pub(crate) fn error<T>(kind: ErrorKind) -> Result<T> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::seam::{ClaimId, Moment, Place};
+use leasehold_core::backend::{ClaimId, Moment, Place};
 use leasehold_core::{FencingToken, Name};
 use tokio::sync::watch;
 
@@ -32,7 +32,11 @@ pub(crate) struct Log(pub(super) watch::Sender<Vec<(Moment, Call)>>);
 
 impl Log {
     pub(crate) fn count(&self, which: impl Fn(&Call) -> bool) -> usize {
-        self.0.borrow().iter().filter(|(_, call)| which(call)).count()
+        self.0
+            .borrow()
+            .iter()
+            .filter(|(_, call)| which(call))
+            .count()
     }
 
     pub(crate) fn claims(&self) -> usize {
@@ -41,13 +45,21 @@ impl Log {
 
     /// The id of the first claim.
     pub(crate) fn first_id(&self) -> ClaimId {
-        let Some(Call::Claim(id)) = self.calls().into_iter().next() else { panic!("{:?}", self.calls()) };
+        let Some(Call::Claim(id)) = self.calls().into_iter().next() else {
+            panic!("{:?}", self.calls())
+        };
         id
     }
 
     /// The requests for several names: the ids in each.
     pub(crate) fn joint_claims(&self) -> Vec<Vec<ClaimId>> {
-        let party = |call| if let Call::ClaimAll(ids) = call { Some(ids) } else { None };
+        let party = |call| {
+            if let Call::ClaimAll(ids) = call {
+                Some(ids)
+            } else {
+                None
+            }
+        };
         self.calls().into_iter().filter_map(party).collect()
     }
 
@@ -61,7 +73,13 @@ impl Log {
 
     /// With which rests holds were to end by themselves.
     pub(crate) fn lapses(&self) -> Vec<Duration> {
-        let rest = |call| if let Call::Lapse(_, rest) = call { Some(rest) } else { None };
+        let rest = |call| {
+            if let Call::Lapse(_, rest) = call {
+                Some(rest)
+            } else {
+                None
+            }
+        };
         self.calls().into_iter().filter_map(rest).collect()
     }
 
@@ -74,30 +92,47 @@ impl Log {
     }
 
     pub(crate) fn calls(&self) -> Vec<Call> {
-        self.0.borrow().iter().map(|(_, call)| call.clone()).collect()
+        self.0
+            .borrow()
+            .iter()
+            .map(|(_, call)| call.clone())
+            .collect()
     }
 
     /// When each batch of renewals was sent, and what was in it.
     pub(crate) fn batches(&self) -> Vec<(Moment, Vec<ClaimId>)> {
         let all = self.0.borrow();
         all.iter()
-            .filter_map(|(at, c)| if let Call::Renew(ids) = c { Some((*at, ids.clone())) } else { None })
+            .filter_map(|(at, c)| {
+                if let Call::Renew(ids) = c {
+                    Some((*at, ids.clone()))
+                } else {
+                    None
+                }
+            })
             .collect()
     }
 
     /// When each of these was written.
     pub(crate) fn instants(&self, which: impl Fn(&Call) -> bool) -> Vec<Moment> {
-        self.0.borrow().iter().filter(|(_, call)| which(call)).map(|(at, _)| *at).collect()
+        self.0
+            .borrow()
+            .iter()
+            .filter(|(_, call)| which(call))
+            .map(|(at, _)| *at)
+            .collect()
     }
 
     /// Waits until so many of these were written.
     pub(crate) async fn until(&self, n: usize, which: impl Fn(&Call) -> bool) {
-        let enough = |all: &Vec<(Moment, Call)>| all.iter().filter(|(_, call)| which(call)).count() >= n;
+        let enough =
+            |all: &Vec<(Moment, Call)>| all.iter().filter(|(_, call)| which(call)).count() >= n;
         drop(self.0.subscribe().wait_for(enough).await.unwrap());
     }
 
     pub(crate) async fn until_released(&self, n: usize) {
-        self.until(n, |call| matches!(call, Call::Release(..))).await;
+        self.until(n, |call| matches!(call, Call::Release(..)))
+            .await;
     }
 
     pub(crate) async fn until_claimed(&self, n: usize) {

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
-use leasehold_core::seam::{
-    Backend, Claim, ClaimId, Claimed, ClaimedAll, Clock, LeaseRef, Notifier, Place, Renewal, Subscription,
-    VirtualClock, async_trait,
+use leasehold_core::backend::{
+    Backend, Claim, ClaimId, Claimed, ClaimedAll, Clock, LeaseRef, Notifier, Place, Renewal,
+    Subscription, VirtualClock, async_trait,
 };
 use leasehold_core::{Fairness, FencingToken, Guarantees, LockQueue, Name, Result, Store};
 use tokio::runtime::{Builder, Runtime};
@@ -46,6 +46,7 @@ pub(crate) struct Script {
     claim_all: Option<Hook<Vec<Claim>, ClaimedAll>>,
     renew: Hook<Vec<LeaseRef>, Vec<Renewal>>,
     renew_batch: usize,
+    longest: Option<Duration>,
     release: Hook<Claim, ()>,
     /// A script without it cannot.
     lapse: Option<Hook<Claim, ()>>,
@@ -71,6 +72,7 @@ impl Script {
             claim_all: None,
             renew: Box::new(|all, _| ready(Ok(renewed(&all))).boxed()),
             renew_batch: usize::MAX,
+            longest: None,
             release: Box::new(|_, _| ready(Ok(())).boxed()),
             lapse: None,
             inspect: Box::new(|_, _| ready(Ok(LockQueue::default())).boxed()),
@@ -82,11 +84,17 @@ impl Script {
         self.notifier.clone().unwrap()
     }
 
-    pub(crate) fn claims<F>(self, hook: impl Fn(Claim, usize) -> F + Send + Sync + 'static) -> Script
+    pub(crate) fn claims<F>(
+        self,
+        hook: impl Fn(Claim, usize) -> F + Send + Sync + 'static,
+    ) -> Script
     where
         F: Future<Output = Result<Claimed>> + Send + 'static,
     {
-        Script { claim: Box::new(move |claim, n| hook(claim, n).boxed()), ..self }
+        Script {
+            claim: Box::new(move |claim, n| hook(claim, n).boxed()),
+            ..self
+        }
     }
 
     /// Each claim waits.
@@ -123,57 +131,104 @@ impl Script {
     }
 
     /// It takes up to [`AT_ONCE`] names at once.
-    pub(crate) fn claims_of_all<F>(self, hook: impl Fn(Vec<Claim>, usize) -> F + Send + Sync + 'static) -> Script
+    pub(crate) fn claims_of_all<F>(
+        self,
+        hook: impl Fn(Vec<Claim>, usize) -> F + Send + Sync + 'static,
+    ) -> Script
     where
         F: Future<Output = Result<ClaimedAll>> + Send + 'static,
     {
-        Script { claim_all: Some(Box::new(move |all, n| hook(all, n).boxed())), ..self }
+        Script {
+            claim_all: Some(Box::new(move |all, n| hook(all, n).boxed())),
+            ..self
+        }
     }
 
-    pub(crate) fn renewals<F>(self, hook: impl Fn(Vec<LeaseRef>, usize) -> F + Send + Sync + 'static) -> Script
+    pub(crate) fn renewals<F>(
+        self,
+        hook: impl Fn(Vec<LeaseRef>, usize) -> F + Send + Sync + 'static,
+    ) -> Script
     where
         F: Future<Output = Result<Vec<Renewal>>> + Send + 'static,
     {
-        Script { renew: Box::new(move |all, n| hook(all, n).boxed()), ..self }
+        Script {
+            renew: Box::new(move |all, n| hook(all, n).boxed()),
+            ..self
+        }
     }
 
     /// It renews so many at once.
     pub(crate) fn renews_by(self, renew_batch: usize) -> Script {
-        Script { renew_batch, ..self }
+        Script {
+            renew_batch,
+            ..self
+        }
     }
 
-    pub(crate) fn releases<F>(self, hook: impl Fn(Claim, usize) -> F + Send + Sync + 'static) -> Script
+    /// It says that it grants no longer leases.
+    pub(crate) fn longest(self, longest: Duration) -> Script {
+        Script {
+            longest: Some(longest),
+            ..self
+        }
+    }
+
+    pub(crate) fn releases<F>(
+        self,
+        hook: impl Fn(Claim, usize) -> F + Send + Sync + 'static,
+    ) -> Script
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
-        Script { release: Box::new(move |claim, n| hook(claim, n).boxed()), ..self }
+        Script {
+            release: Box::new(move |claim, n| hook(claim, n).boxed()),
+            ..self
+        }
     }
 
     /// What is given back within its `min_hold` ends by itself.
-    pub(crate) fn lapses<F>(self, hook: impl Fn(Claim, usize) -> F + Send + Sync + 'static) -> Script
+    pub(crate) fn lapses<F>(
+        self,
+        hook: impl Fn(Claim, usize) -> F + Send + Sync + 'static,
+    ) -> Script
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
-        Script { lapse: Some(Box::new(move |claim, n| hook(claim, n).boxed())), ..self }
+        Script {
+            lapse: Some(Box::new(move |claim, n| hook(claim, n).boxed())),
+            ..self
+        }
     }
 
-    pub(crate) fn inspects<F>(self, hook: impl Fn(Name, usize) -> F + Send + Sync + 'static) -> Script
+    pub(crate) fn inspects<F>(
+        self,
+        hook: impl Fn(Name, usize) -> F + Send + Sync + 'static,
+    ) -> Script
     where
         F: Future<Output = Result<LockQueue>> + Send + 'static,
     {
-        Script { inspect: Box::new(move |name, n| hook(name, n).boxed()), ..self }
+        Script {
+            inspect: Box::new(move |name, n| hook(name, n).boxed()),
+            ..self
+        }
     }
 
     pub(crate) fn closes<F>(self, hook: impl Fn((), usize) -> F + Send + Sync + 'static) -> Script
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
-        Script { close: Box::new(move |(), n| hook((), n).boxed()), ..self }
+        Script {
+            close: Box::new(move |(), n| hook((), n).boxed()),
+            ..self
+        }
     }
 
     /// It sends no notifications.
     pub(crate) fn silent(self) -> Script {
-        Script { notifier: None, ..self }
+        Script {
+            notifier: None,
+            ..self
+        }
     }
 
     pub(crate) fn store(self) -> Store {
@@ -183,11 +238,17 @@ impl Script {
     /// S6: an id ends with its release, which a store may send again to a server that has not seen it.
     fn never_released(&self, ids: &[ClaimId]) {
         let is_end = |call: &Call| matches!(call, Call::Release(id, _) | Call::Lapse(id, _) if ids.contains(id));
-        assert_eq!(self.log.count(is_end), 0, "a claim is sent after its release");
+        assert_eq!(
+            self.log.count(is_end),
+            0,
+            "a claim is sent after its release"
+        );
     }
 
     fn write(&self, call: Call) {
-        self.log.0.send_modify(|all| all.push((self.clock.now(), call)));
+        self.log
+            .0
+            .send_modify(|all| all.push((self.clock.now(), call)));
     }
 }
 
@@ -222,7 +283,9 @@ impl Backend for Watched {
         let ids: Vec<ClaimId> = claims.iter().map(|claim| claim.id).collect();
         self.0.never_released(&ids);
         self.0.write(Call::ClaimAll(ids));
-        let Some(hook) = &self.0.claim_all else { panic!("asked for what it does not give") };
+        let Some(hook) = &self.0.claim_all else {
+            panic!("asked for what it does not give")
+        };
         let answer = hook(claims.to_vec(), n).await;
         self.0.write(Call::AnsweredAll);
         answer
@@ -230,7 +293,8 @@ impl Backend for Watched {
 
     async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
         let n = self.0.log.renewals();
-        self.0.write(Call::Renew(leases.iter().map(|t| t.claim.id).collect()));
+        self.0
+            .write(Call::Renew(leases.iter().map(|t| t.claim.id).collect()));
         (self.0.renew)(leases.to_vec(), n).await
     }
 
@@ -247,7 +311,9 @@ impl Backend for Watched {
     async fn release_after(&self, claim: &Claim, _: Option<&Place>, rest: Duration) -> Result<()> {
         let n = self.0.log.lapses().len();
         self.0.write(Call::Lapse(claim.id, rest));
-        let Some(hook) = &self.0.lapse else { panic!("asked for what it does not give") };
+        let Some(hook) = &self.0.lapse else {
+            panic!("asked for what it does not give")
+        };
         hook(claim.clone(), n).await
     }
 
@@ -267,13 +333,18 @@ impl Backend for Watched {
     }
 
     fn guarantees(&self) -> Guarantees {
-        let at_once = if self.0.claim_all.is_some() { AT_ONCE } else { 1 };
+        let at_once = if self.0.claim_all.is_some() {
+            AT_ONCE
+        } else {
+            1
+        };
         let warnings = vec!["it may forget".to_owned()];
         Guarantees::none("script")
-            .fairness(Fairness::Strict)
-            .atomic_multi(at_once)
-            .warnings(warnings)
-            .min_hold_outlives_process(self.0.lapse.is_some())
+            .with_fairness(Fairness::Strict)
+            .with_max_ttl(self.0.longest)
+            .with_atomic_multi(at_once)
+            .with_warnings(warnings)
+            .with_min_hold_outlives_process(self.0.lapse.is_some())
     }
 
     fn notifier(&self) -> Option<&Notifier> {
@@ -281,7 +352,10 @@ impl Backend for Watched {
     }
 
     fn observe(&self, _: &Name) -> Subscription {
-        self.0.notifier.as_ref().map_or_else(Subscription::none, |_| Subscription::new(()))
+        self.0
+            .notifier
+            .as_ref()
+            .map_or_else(Subscription::none, |_| Subscription::new(()))
     }
 
     fn clock(&self) -> Clock {
@@ -320,7 +394,9 @@ pub(crate) async fn pass(time: &VirtualClock, d: Duration, step: Duration) {
 
 /// Fails if a test hangs; ten thousand holds take a minute on a busy machine.
 pub(crate) async fn in_time<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(300), work).await.expect("the test hangs")
+    tokio::time::timeout(Duration::from_secs(300), work)
+        .await
+        .expect("the test hangs")
 }
 
 /// Fails a test that would hang for good, and not only for as long as a timer says.
@@ -330,7 +406,9 @@ pub(crate) fn within_a_minute(work: impl FnOnce() + Send + 'static) {
         work();
         let _ = end.send(());
     });
-    ended.recv_timeout(Duration::from_secs(60)).expect("it hangs, or has failed");
+    ended
+        .recv_timeout(Duration::from_secs(60))
+        .expect("it hangs, or has failed");
 }
 
 /// Drives virtual time until the work is done.

@@ -1,72 +1,104 @@
-//! How an endpoint is connected to: the first that answers, and each other one when it is first asked.
+//! Connections to endpoints: at the start to the first one that answers, and to each other one when
+//! it is first asked.
 
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use leasehold_core::ErrorKind::{Ambiguous, Unavailable};
-use leasehold_core::seam::Moment;
-use leasehold_core::support::{locked, race};
+use leasehold_core::backend::Moment;
+use leasehold_core::support::{Home, locked, race};
 use leasehold_core::{Error, Result};
 use tokio::time::timeout;
 
-use crate::client::cluster::{Cluster, DOUBLINGS, Numbered};
+use crate::client::cluster::{Cluster, Connection, DOUBLINGS};
+use crate::client::reach;
 use crate::error::Failure;
 
-/// How long connecting may take, and after how long another endpoint is asked beside one that has not answered.
+/// The time limit of connecting, and the delay after which another endpoint is asked beside one
+/// that has not answered.
 const CONNECT: Duration = Duration::from_secs(3);
 const STEP: Duration = Duration::from_millis(300);
 
 impl Cluster {
-    /// Connects, within three seconds. Asks all endpoints, from one at random on, and waits for none while another was not asked. The one
-    /// that answers first is in use.
+    /// Connects, within three seconds. Asks all endpoints, from one at random on, and waits for
+    /// none while another was not asked. The first one that answers is in use.
     pub(crate) async fn connect(&self) -> Result<()> {
         #[cfg(feature = "tls")]
         self.config.check_files().await?;
-        let (first, all, tries) = (self.active(), self.endpoints.len(), self.endpoints.len().max(self.attempts()));
+        let first = self.active();
+        let all = self.endpoints.len();
+        let tries = self.endpoints.len().max(self.attempts());
+        let failures = Mutex::new(BTreeMap::new());
         let connect_to = async |at: usize| {
-            // What another endpoint may do better is said of all of them.
-            let said = |failure: Failure| match failure.is_of_this_endpoint() {
-                true => failure,
+            let failed = |failure: Failure| match failure.is_of_this_endpoint() {
+                true => {
+                    locked(&failures).insert(at, failure.clone());
+                    failure
+                }
                 false => failure.at(&self.config.endpoints[at]),
             };
-            self.connect_to(at).await.map_err(said)
+            self.connect_to(at).await.map_err(failed)
         };
         let each = (0..tries).map(|i| Box::pin(connect_to((first + i) % all)));
         let step = STEP.min(CONNECT / (2 * u32::try_from(tries).unwrap_or(u32::MAX)));
         let is_final = |failure: &Failure| !failure.is_of_this_endpoint();
-        match timeout(CONNECT, race(each, step, is_final)).await.unwrap_or(Err(None)) {
+        let raced = timeout(CONNECT, race(each, step, is_final)).await;
+        match raced.unwrap_or(Err(None)) {
             Ok(at) => {
                 self.active.store(at, Relaxed);
                 self.check().await;
                 Ok(())
             }
+            Err(Some(failure)) if !failure.is_of_this_endpoint() => Err(failure.into()),
             Err(failure) => {
-                let late = || Failure::new(Unavailable, "no answer within three seconds");
-                Err(Box::pin(self.explain(failure.unwrap_or_else(late).of_a_read())).await)
+                let failures = std::mem::take(&mut *locked(&failures));
+                Err(Box::pin(self.explain(failure, failures)).await)
             }
         }
     }
 
-    /// Why no endpoint can be used.
-    async fn explain(&self, failure: Failure) -> Error {
-        if failure.kind != Unavailable || self.config.client.is_some() {
-            return failure.into();
+    /// Explains why no endpoint can be used: for each endpoint its own reason, from its answer or
+    /// else from one more connection to it.
+    async fn explain(
+        &self,
+        latest: Option<Failure>,
+        mut failures: BTreeMap<usize, Failure>,
+    ) -> Error {
+        if self.config.client.is_some() || self.config.is_simulated() {
+            let late = || Failure::new(Unavailable, "no answer within three seconds");
+            return latest.unwrap_or_else(late).of_a_read().into();
         }
-        let at =
-            |failure| Error::new(Unavailable, format!("{}: {}", self.config.endpoints.join(","), Error::from(failure)));
+        let limit = self.config.timeout.min(CONNECT);
         #[cfg(feature = "tls")]
-        if self.config.is_secure() {
-            let why = self.config.diagnose(self.config.timeout.min(CONNECT)).await;
-            return why.unwrap_or_else(|| at(failure));
+        if self.config.is_secure()
+            && let Some(why) = self.config.diagnose(limit).await
+        {
+            return why;
         }
-        at(failure.of_plain_connect())
+        let each = self.config.endpoints.iter().enumerate().map(|(at, url)| {
+            let failure = failures.remove(&at).map(Failure::of_a_read);
+            async move {
+                match failure {
+                    Some(failure) if !failure.is_unheard() => {
+                        Error::from(failure.at(url)).to_string()
+                    }
+                    _ => reach::explain(url, limit).await,
+                }
+            }
+        });
+        Error::new(Unavailable, join_all(each).await.join("; "))
     }
 
-    /// Connects to this endpoint. Any read shows that there is a leader and that we may.
+    /// Connects to this endpoint. Any read shows that there is a leader and that the user has the
+    /// right.
     async fn connect_to(&self, at: usize) -> Result<usize, Failure> {
-        let (sent, mut renewed) = (Moment::now(), false);
+        let sent = Moment::now();
+        let mut renewed = false;
         loop {
-            let (number, client) = self.client(at, CONNECT).await?;
+            let Connection { number, client, .. } = self.connection(at, CONNECT).await?;
             match self.probe(client).await.map_err(Failure::from) {
                 Err(failure) => {
                     self.forget(at, number);
@@ -76,7 +108,7 @@ impl Cluster {
                     renewed = true;
                 }
                 Ok(()) => {
-                    // One that is far away is given longer from the first request on.
+                    // An endpoint that is far away is given longer from the first request on.
                     let far = Moment::now().since(sent) > self.config.timeout;
                     locked(&self.endpoints[at].state).doublings = if far { DOUBLINGS } else { 0 };
                     return Ok(at);
@@ -85,37 +117,58 @@ impl Cluster {
         }
     }
 
-    /// Connects at the first use: with a user, that asks the server.
-    pub(super) async fn client(&self, at: usize, limit: Duration) -> Result<Numbered, Failure> {
+    /// Returns the connection of this endpoint. It is made at the first use, which sends requests
+    /// to the server, and anew once the runtime in which it was made has ended or is not driven
+    /// any more.
+    pub(super) async fn connection(
+        &self,
+        at: usize,
+        limit: Duration,
+    ) -> Result<Connection, Failure> {
         let endpoint = &self.endpoints[at];
-        if let Some(known) = &locked(&endpoint.state).client {
-            return Ok(known.clone());
+        let known = locked(&endpoint.state).connection.clone();
+        if let Some(known) = known {
+            match &known.home {
+                Some(home) if !home.is_driven().await => self.forget(at, known.number),
+                _ => return Ok(known),
+            }
         }
         let connect = || {
-            let (endpoint, url) = (endpoint.clone(), self.config.endpoints[at].clone());
+            let endpoint = endpoint.clone();
+            let url = self.config.endpoints[at].clone();
             let config = self.config.clone();
             async move {
-                if let Some(known) = &locked(&endpoint.state).client {
+                if let Some(known) = &locked(&endpoint.state).connection {
                     return Ok(known.clone());
                 }
-                // The task that began it has left by then.
-                let late = |_| Failure::new(Ambiguous, "no answer in time");
+                // By then the task that began it has left.
+                let late = |_| Failure::unheard(Ambiguous, "no answer in time");
                 let connecting = async {
                     let client = config.connect(&url, limit).await?;
+                    config.check_member(&client).await?;
                     config.check_cluster(&client).await.map(|()| client)
                 };
                 let client = timeout(limit * 2, connecting).await.map_err(late)??;
+                let home = Home::here();
                 let mut state = locked(&endpoint.state);
-                if let Some(known) = &state.client {
-                    // Another was begun meanwhile, and came first.
+                if let Some(known) = &state.connection {
+                    // Another connection was begun meanwhile and came first.
                     return Ok(known.clone());
                 }
                 state.number += 1;
-                let new = (state.number, client);
-                Ok(state.client.insert(new).clone())
+                let new = Connection {
+                    number: state.number,
+                    client,
+                    home,
+                };
+                Ok(state.connection.insert(new).clone())
             }
         };
-        let late = || Err(Failure::new(Unavailable, "no connection in time"));
-        endpoint.connecting.join((), limit, connect).await.unwrap_or_else(late)
+        let late = || Err(Failure::unheard(Unavailable, "no connection in time"));
+        endpoint
+            .connecting
+            .join((), limit, connect)
+            .await
+            .unwrap_or_else(late)
     }
 }

@@ -1,4 +1,4 @@
-//! What is reported of a name, case by case.
+//! The changes that are reported of a name, case by case.
 
 mod model;
 
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::Participant;
-use leasehold_core::seam::{Admission, Claim, Mode, Moment, WaitPolicy, admit, place_of_token};
+use leasehold_core::backend::{Admission, Claim, Mode, Moment, WaitPolicy, admit, place_of_token};
 
 use self::Mode::{Exclusive, Shared};
 use super::*;
@@ -14,18 +14,18 @@ use crate::client::leased_key::LeasedKey;
 use crate::client::mirror::Event;
 use crate::client::session::Session;
 
-/// A claim of ours that waits behind so many, or holds.
+/// A claim of this client that waits behind so many entries, or holds.
 #[derive(Clone, Copy)]
 enum Stand {
     Holds,
     Waits(Option<i64>),
 }
 
-/// Our claims of a name, and its mirror.
+/// This client's claims of a name, and the name's mirror.
 #[derive(Default)]
 struct Watched {
     own: Vec<OwnClaim>,
-    mirror: Mirror<Seen>,
+    mirror: Mirror<QueueEntry>,
     /// The claim whose answer has just come.
     stood: Option<ClaimId>,
 }
@@ -37,7 +37,13 @@ impl Watched {
 
     fn place(&mut self, created: i64, stand: Stand) {
         self.stood = Some(id(created));
-        let session = Arc::new(Session::new(1, 9, Duration::from_secs(9), String::new(), Moment::now()));
+        let session = Arc::new(Session::new(
+            1,
+            9,
+            Duration::from_secs(9),
+            String::new(),
+            Moment::now(),
+        ));
         let (granted, ahead) = match stand {
             Stand::Holds => (true, None),
             Stand::Waits(ahead) => (false, ahead.map(|ahead| ahead as u32)),
@@ -48,10 +54,16 @@ impl Watched {
         }
         let claim = Claim::new("a", Exclusive, WaitPolicy::Fair, Duration::from_secs(9), "");
         let own = OwnClaim::new(&claim, Arc::new(LeasedKey::new(session, "")), 0);
-        self.own.push(OwnClaim { id: id(created), created, ahead, granted, ..own });
+        self.own.push(OwnClaim {
+            id: id(created),
+            created,
+            ahead,
+            granted,
+            ..own
+        });
     }
 
-    fn take_in(&mut self, event: Event<Seen>) {
+    fn take_in(&mut self, event: Event<QueueEntry>) {
         self.mirror.take_in(event);
     }
 
@@ -61,32 +73,51 @@ impl Watched {
     }
 }
 
-fn seen(mode: Mode) -> Seen {
+fn seen(mode: Mode) -> QueueEntry {
     (mode, Participant::default())
 }
 
-fn put(created: i64, key: u8, mode: Mode) -> Event<Seen> {
-    Event { revision: created, key: vec![key], put: Some((created, seen(mode))) }
+fn put(created: i64, key: u8, mode: Mode) -> Event<QueueEntry> {
+    Event {
+        revision: created,
+        key: vec![key],
+        put: Some((created, seen(mode))),
+    }
 }
 
-fn deleted(revision: i64, key: u8) -> Event<Seen> {
-    Event { revision, key: vec![key], put: None }
+fn deleted(revision: i64, key: u8) -> Event<QueueEntry> {
+    Event {
+        revision,
+        key: vec![key],
+        put: None,
+    }
 }
 
 /// A name that was read at 10, with these entries: (key, create_revision, mode).
 fn read(live: &[(u8, i64, Mode)]) -> Watched {
     let mut watched = Watched::default();
-    watched.read(10, live.iter().map(|(key, created, mode)| (vec![*key], *created, *mode)));
+    watched.read(
+        10,
+        live.iter()
+            .map(|(key, created, mode)| (vec![*key], *created, *mode)),
+    );
     watched
 }
 
 fn granted(watched: &mut Watched) -> Vec<i64> {
     let grants = watched.changes().granted.into_iter();
-    grants.map(|(_, grant)| place_of_token(grant.token)).collect()
+    grants
+        .map(|(_, grant)| place_of_token(grant.token))
+        .collect()
 }
 
 fn gone(watched: &mut Watched) -> Vec<i64> {
-    watched.changes().gone.into_iter().map(|own| own.created).collect()
+    watched
+        .changes()
+        .gone
+        .into_iter()
+        .map(|own| own.created)
+        .collect()
 }
 
 fn id(number: i64) -> ClaimId {
@@ -105,7 +136,11 @@ fn a_waiter_holds_when_all_before_it_are_gone_whatever_the_order() {
     watched.take_in(deleted(18, 3));
     assert_eq!(granted(&mut watched), [14]);
     watched.take_in(deleted(19, 4));
-    assert_eq!(gone(&mut watched), [14], "a hold that was deleted is reported");
+    assert_eq!(
+        gone(&mut watched),
+        [14],
+        "a hold that was deleted is reported"
+    );
 }
 
 #[test]
@@ -113,8 +148,14 @@ fn events_that_the_read_has_seen_are_ignored() {
     let mut watched = Watched::default();
     watched.place(9, Stand::Waits(Some(1)));
     watched.take_in(deleted(6, 1)); // the watch lags: this was another entry of the same key
-    assert!(watched.changes().gone.is_empty(), "nothing is known before it was read");
-    watched.read(10, [(vec![1], 7, Exclusive), (vec![2], 9, Exclusive)].into_iter());
+    assert!(
+        watched.changes().gone.is_empty(),
+        "nothing is known before it was read"
+    );
+    watched.read(
+        10,
+        [(vec![1], 7, Exclusive), (vec![2], 9, Exclusive)].into_iter(),
+    );
     watched.take_in(deleted(8, 1));
     assert!(granted(&mut watched).is_empty());
     watched.take_in(deleted(11, 1));
@@ -132,7 +173,7 @@ fn a_place_waits_for_its_own_put_to_be_reported() {
     assert!(granted(&mut watched).is_empty());
     watched.take_in(deleted(13, 1));
     assert_eq!(granted(&mut watched), [12]);
-    // One that was reported before its reply came is known already, also that it has gone.
+    // A claim that was reported before its reply came is known already, and so is that it has gone.
     watched.take_in(put(14, 3, Exclusive));
     watched.take_in(deleted(15, 3));
     watched.place(14, Stand::Waits(Some(1)));
@@ -147,26 +188,51 @@ fn a_lease_that_ends_takes_the_waiter_with_its_predecessor() {
     watched.take_in(deleted(15, 2));
     let changes = watched.changes();
     assert!(changes.granted.is_empty());
-    assert_eq!(changes.gone.iter().map(|own| own.created).collect::<Vec<_>>(), [8]);
+    assert_eq!(
+        changes
+            .gone
+            .iter()
+            .map(|own| own.created)
+            .collect::<Vec<_>>(),
+        [8]
+    );
 }
 
 #[test]
 fn readers_get_in_together_and_after_a_downgrade() {
-    let mut watched = read(&[(1, 3, Exclusive), (2, 4, Shared), (3, 5, Shared), (4, 6, Exclusive), (5, 7, Shared)]);
+    let mut watched = read(&[
+        (1, 3, Exclusive),
+        (2, 4, Shared),
+        (3, 5, Shared),
+        (4, 6, Exclusive),
+        (5, 7, Shared),
+    ]);
     for created in 4..8 {
         watched.place(created, Stand::Waits(None));
     }
     assert!(granted(&mut watched).is_empty());
-    watched.take_in(Event { revision: 11, key: vec![1], put: Some((3, seen(Shared))) });
+    watched.take_in(Event {
+        revision: 11,
+        key: vec![1],
+        put: Some((3, seen(Shared))),
+    });
     assert_eq!(granted(&mut watched), [4, 5]);
     watched.take_in(deleted(12, 4));
-    assert_eq!(granted(&mut watched), [7], "the writer died while it waited");
+    assert_eq!(
+        granted(&mut watched),
+        [7],
+        "the writer died while it waited"
+    );
 }
 
 #[test]
 fn permits_are_handed_on() {
     let two = Mode::Permits { n: 2, of: 3 };
-    let mut watched = read(&[(1, 3, two), (2, 4, two), (3, 5, Mode::Permits { n: 1, of: 3 })]);
+    let mut watched = read(&[
+        (1, 3, two),
+        (2, 4, two),
+        (3, 5, Mode::Permits { n: 1, of: 3 }),
+    ]);
     watched.place(4, Stand::Waits(Some(1)));
     watched.place(5, Stand::Waits(Some(2)));
     assert!(granted(&mut watched).is_empty(), "none passes");
@@ -189,8 +255,15 @@ fn changes_of_holders_are_reported_and_newcomers_are_not() {
     assert!(watched.changes().holder_changed, "it was read");
     watched.take_in(put(11, 2, Exclusive));
     assert!(!watched.changes().holder_changed);
-    for event in [Event { revision: 12, key: vec![1], put: Some((3, seen(Exclusive))) }, deleted(13, 1), deleted(14, 2)]
-    {
+    for event in [
+        Event {
+            revision: 12,
+            key: vec![1],
+            put: Some((3, seen(Exclusive))),
+        },
+        deleted(13, 1),
+        deleted(14, 2),
+    ] {
         watched.take_in(event);
         assert!(watched.changes().holder_changed);
     }

@@ -1,6 +1,9 @@
 //! What the stores do with a request, and which one a client sends next.
 
-use super::{At, Bridge, Client, Does, Entry, How, Kind, Known, NEW, OLD, Phase, Request, Rule, Stage, State, Store};
+use super::{
+    At, Bridge, Client, Does, Entry, How, Kind, Known, NEW, OLD, Phase, Request, Rule, Stage,
+    State, Store,
+};
 
 /// How much further places are raised than they must be.
 const AHEAD: u8 = 12;
@@ -37,15 +40,22 @@ impl Bridge {
     pub(super) fn may_run(&self, s: &State, client: u8) -> bool {
         match self.stage(client) {
             Stage::Bridge => true,
-            Stage::One => !self.has(Rule::NeverOneAndThree) || matches!(s.phase, Phase::OneAndTwo | Phase::Back),
+            Stage::One => {
+                !self.has(Rule::NeverOneAndThree)
+                    || matches!(s.phase, Phase::OneAndTwo | Phase::Back)
+            }
             Stage::Three => !self.has(Rule::NeverOneAndThree) || s.phase == Phase::TwoAndThree,
         }
     }
 
     pub(super) fn next_phase(&self, s: &mut State) -> Option<Phase> {
         let gone = |stage| {
-            let of_stage = (0..).zip(&s.clients).filter(|(at, _)| self.stage(*at) == stage);
-            of_stage.clone().all(|(_, client)| client.does == Does::Nothing)
+            let of_stage = (0..)
+                .zip(&s.clients)
+                .filter(|(at, _)| self.stage(*at) == stage);
+            of_stage
+                .clone()
+                .all(|(_, client)| client.does == Does::Nothing)
         };
         let sealed = |mark| if self.has(Rule::Seal) { mark } else { 0 };
         Some(match s.phase {
@@ -54,7 +64,9 @@ impl Bridge {
                 self.raise(s, NEW, mark);
                 Phase::TwoAndThree
             }
-            Phase::TwoAndThree if self.back && gone(Stage::Three) => Phase::SealingBack(sealed(s.stores[NEW].mark())),
+            Phase::TwoAndThree if self.back && gone(Stage::Three) => {
+                Phase::SealingBack(sealed(s.stores[NEW].mark()))
+            }
             Phase::SealingBack(mark) => {
                 self.raise(s, OLD, mark);
                 Phase::Back
@@ -67,25 +79,37 @@ impl Bridge {
         let store = &mut s.stores[at];
         match self.kinds[at] {
             Kind::Holds => store.number = store.number.max(number),
-            Kind::Places if self.has(Rule::Base) => store.base = store.base.max(number.saturating_sub(store.number)),
+            Kind::Places if self.has(Rule::Base) => {
+                store.base = store.base.max(number.saturating_sub(store.number));
+            }
             Kind::Places => {}
         }
     }
 
     /// The first of the queue holds.
     pub(super) fn admit(&self, store: &mut Store, at: At) {
-        let Some(first) = store.queue.first_mut().filter(|first| first.token == 0) else { return };
+        let Some(first) = store.queue.first_mut().filter(|first| first.token == 0) else {
+            return;
+        };
         debug_assert_eq!(self.kinds[at], Kind::Holds, "places have numbers");
         first.token = (store.number + 1).max(first.floor);
         store.number = first.token;
     }
 
     /// What a request does in a store: what its client would know of its stay there.
-    pub(super) fn execute(&self, s: &mut State, at: At, (client, stay): (u8, u8), request: Request) -> Known {
+    pub(super) fn execute(
+        &self,
+        s: &mut State,
+        at: At,
+        (client, stay): (u8, u8),
+        request: Request,
+    ) -> Known {
         let known = s.place(at, client, stay);
         let store = &mut s.stores[at];
         let Request::Claim { floor } = request else {
-            store.queue.retain(|entry| (entry.client, entry.stay) != (client, stay));
+            store
+                .queue
+                .retain(|entry| (entry.client, entry.stay) != (client, stay));
             return Known::Nothing;
         };
         let place = known.unwrap_or_else(|| {
@@ -96,7 +120,12 @@ impl Bridge {
                     store.base + store.number
                 }
             };
-            store.queue.push(Entry { client, stay, token, floor: 0 });
+            store.queue.push(Entry {
+                client,
+                stay,
+                token,
+                floor: 0,
+            });
             store.queue.len() - 1
         });
         let entry = &mut store.queue[place];
@@ -110,7 +139,11 @@ impl Bridge {
             store.number = store.number.max(entry.token);
         }
         self.admit(store, at);
-        if place == 0 { Known::Holds(store.queue[0].token) } else { Known::Waits }
+        if place == 0 {
+            Known::Holds(store.queue[0].token)
+        } else {
+            Known::Waits
+        }
     }
 
     /// The next request of a client that acquires or leaves. `None`: this cannot happen to it.
@@ -133,7 +166,9 @@ impl Bridge {
                     let it = s.client(client);
                     (it.does, it.evicted) = (Does::Nothing, false);
                     // Another acquisition has another id in any case.
-                    it.stays.iter_mut().for_each(|stay| *stay += u8::from(!self.has(Rule::IdPerStay)));
+                    it.stays
+                        .iter_mut()
+                        .for_each(|stay| *stay += u8::from(!self.has(Rule::IdPerStay)));
                 }
             }
             return Some(());
@@ -162,20 +197,39 @@ impl Bridge {
 
     /// It raises the numbers of places to come, and gives up the one that it has.
     fn raises(&self, s: &mut State, client: u8, at: At, number: u8) {
-        self.raise(s, at, number + if self.has(Rule::RaisesByMore) { AHEAD } else { 0 });
+        self.raise(
+            s,
+            at,
+            number
+                + if self.has(Rule::RaisesByMore) {
+                    AHEAD
+                } else {
+                    0
+                },
+        );
         let anew = self.has(Rule::StandsAnew) && self.has(Rule::Base);
-        s.client(client).known[at] = if anew { Known::Stale } else { Known::Holds(number) };
+        s.client(client).known[at] = if anew {
+            Known::Stale
+        } else {
+            Known::Holds(number)
+        };
     }
 
     fn next(&self, client: u8, it: &Client) -> Next {
         if it.does == Does::Leaves {
-            let stays = [NEW, OLD].into_iter().find(|at| it.known[*at] != Known::Nothing);
+            let stays = [NEW, OLD]
+                .into_iter()
+                .find(|at| it.known[*at] != Known::Nothing);
             return stays.map_or(Next::Done, |at| Next::Ask(at, Request::Release));
         }
         let claim = |at, floor| Next::Ask(at, Request::Claim { floor });
         let &[first, second] = self.parts(client) else {
             let at = self.parts(client)[0];
-            return if let Known::Holds(token) = it.known[at] { Next::Guard(token) } else { claim(at, 0) };
+            return if let Known::Holds(token) = it.known[at] {
+                Next::Guard(token)
+            } else {
+                claim(at, 0)
+            };
         };
         let leaves_second = it.known[second] != Known::Nothing;
         match (it.known[first], it.known[second]) {
@@ -188,8 +242,18 @@ impl Bridge {
             (Known::Holds(a), Known::Holds(b)) => {
                 let token = a.max(b);
                 let behind = [(first, a), (second, b)].into_iter();
-                let told = |at| self.has(if at == OLD { Rule::FloorInOld } else { Rule::FloorInNew });
-                match behind.filter(|(at, own)| *own < token && told(*at)).map(|(at, _)| at).next() {
+                let told = |at| {
+                    self.has(if at == OLD {
+                        Rule::FloorInOld
+                    } else {
+                        Rule::FloorInNew
+                    })
+                };
+                match behind
+                    .filter(|(at, own)| *own < token && told(*at))
+                    .map(|(at, _)| at)
+                    .next()
+                {
                     None => Next::Guard(token),
                     Some(at) if self.kinds[at] == Kind::Holds => claim(at, token),
                     Some(at) => Next::Raise(at, token),
@@ -201,16 +265,20 @@ impl Bridge {
     }
 
     pub(super) fn lease_ends(&self, s: &mut State, at: At, client: u8, stay: u8) {
-        let is_kept = s.stores[at].queue.iter().any(|it| (it.client, it.stay) == (client, stay) && s.is_kept(at, it));
-        s.stores[at].queue.retain(|it| (it.client, it.stay) != (client, stay));
+        let is_kept = s.stores[at]
+            .queue
+            .iter()
+            .any(|it| (it.client, it.stay) == (client, stay) && s.is_kept(at, it));
+        s.stores[at]
+            .queue
+            .retain(|it| (it.client, it.stay) != (client, stay));
         if !is_kept {
             return;
         }
         s.faults.ends -= 1;
-        let both = self
-            .parts(client)
-            .iter()
-            .all(|part| *part == at || s.clients[usize::from(client)].known[*part] == Known::Unclear);
+        let both = self.parts(client).iter().all(|part| {
+            *part == at || s.clients[usize::from(client)].known[*part] == Known::Unclear
+        });
         let it = s.client(client);
         if it.known[at] != Known::Stale {
             it.known[at] = Known::Unclear;
@@ -225,13 +293,21 @@ impl Bridge {
         let works = |it: &Client| matches!(it.does, Does::Acquires | Does::Leaves);
         let moves = !s.late.is_empty()
             || s.clients.iter().any(|it| matches!(it.does, Does::Holds(_)))
-            || [OLD, NEW].iter().any(|at| s.stores[*at].queue.iter().any(|entry| !s.is_kept(*at, entry)));
+            || [OLD, NEW].iter().any(|at| {
+                s.stores[*at]
+                    .queue
+                    .iter()
+                    .any(|entry| !s.is_kept(*at, entry))
+            });
         !moves
             && s.clients.iter().any(works)
-            && (0..).zip(&s.clients).filter(|(_, it)| works(it)).all(|(at, _)| {
-                let mut next = s.clone();
-                self.send(&mut next, at, How::Answered).is_none() || next == *s
-            })
+            && (0..)
+                .zip(&s.clients)
+                .filter(|(_, it)| works(it))
+                .all(|(at, _)| {
+                    let mut next = s.clone();
+                    self.send(&mut next, at, How::Answered).is_none() || next == *s
+                })
     }
 }
 
@@ -248,7 +324,10 @@ impl State {
     }
 
     pub(super) fn place(&self, at: At, client: u8, stay: u8) -> Option<usize> {
-        self.stores[at].queue.iter().position(|it| (it.client, it.stay) == (client, stay))
+        self.stores[at]
+            .queue
+            .iter()
+            .position(|it| (it.client, it.stay) == (client, stay))
     }
 
     /// Its client knows of this stay, and renews it.
@@ -264,9 +343,11 @@ impl State {
 
     /// Who says to be valid, with which token.
     pub(super) fn valid(&self) -> impl Iterator<Item = (u8, &Client, u8)> {
-        (0..).zip(&self.clients).filter_map(|(at, it)| match it.does {
-            Does::Holds(token) => Some((at, it, token)),
-            _ => None,
-        })
+        (0..)
+            .zip(&self.clients)
+            .filter_map(|(at, it)| match it.does {
+                Does::Holds(token) => Some((at, it, token)),
+                _ => None,
+            })
     }
 }

@@ -12,7 +12,10 @@ impl Etcd {
     pub(super) fn enter(&self, s: &mut State, client: u8) {
         self.open_session(s, client);
         self.claim(s, client);
-        let claimed = s.on_its_way.iter().find(|it| matches!(it, Claimed { client: whose, .. } if *whose == client));
+        let claimed = s
+            .on_its_way
+            .iter()
+            .find(|it| matches!(it, Claimed { client: whose, .. } if *whose == client));
         if let Some(claimed) = claimed.cloned() {
             s.on_its_way.remove(&claimed);
             self.tell(s, &claimed);
@@ -33,7 +36,11 @@ impl Etcd {
         s.revision += 1;
         let created = s.revision;
         s.keys.push(Key { client, created });
-        s.on_its_way.insert(Claimed { client, created, first: s.keys.len() == 1 });
+        s.on_its_way.insert(Claimed {
+            client,
+            created,
+            first: s.keys.len() == 1,
+        });
         let it = &mut s.clients[usize::from(client)];
         (it.stage, it.used) = (Stage::Asking, s.now);
         if !self.has(Rule::CountsFromTheRenewal) {
@@ -45,7 +52,13 @@ impl Etcd {
     pub(super) fn hold(&self, s: &mut State, client: u8) {
         let it = &mut s.clients[usize::from(client)];
         if let Stage::Waiting { created } = it.stage {
-            (it.stage, it.has_held) = (Stage::Holding { created, since: it.verified.min(it.used) }, true);
+            (it.stage, it.has_held) = (
+                Stage::Holding {
+                    created,
+                    since: it.verified.min(it.used),
+                },
+                true,
+            );
         }
     }
 
@@ -72,10 +85,19 @@ impl Etcd {
     }
 
     /// The transaction was answered: in which term the keep-alive was, and this; and what the keys are.
-    pub(super) fn compared(&self, s: &mut State, client: u8, sent: u8, (renewed, now): (u8, u8), keys: &[Key]) {
+    pub(super) fn compared(
+        &self,
+        s: &mut State,
+        client: u8,
+        sent: u8,
+        (renewed, now): (u8, u8),
+        keys: &[Key],
+    ) {
         let it = &mut s.clients[usize::from(client)];
         // A key whose claim is not answered is not known.
-        let is_there = it.created().is_none_or(|created| keys.contains(&Key { client, created }));
+        let is_there = it
+            .created()
+            .is_none_or(|created| keys.contains(&Key { client, created }));
         if !is_there && self.has(Rule::KeysProve) {
             it.stage = Stage::Ended;
         } else if renewed == now || !self.has(Rule::OneTerm) {
@@ -89,7 +111,11 @@ impl Etcd {
     /// What a client hears.
     pub(super) fn tell(&self, s: &mut State, message: &Message) {
         match *message {
-            Claimed { client, created, first } => {
+            Claimed {
+                client,
+                created,
+                first,
+            } => {
                 let it = &mut s.clients[usize::from(client)];
                 if it.stage != Stage::Asking {
                 } else if it.evicted == Some(created) && self.has(Rule::EvictionComesFirst) {
@@ -118,13 +144,26 @@ impl Etcd {
     /// Who says to be valid.
     pub(super) fn valid<'a>(&self, s: &'a State) -> impl Iterator<Item = Valid<'a>> {
         let ttl = self.ttl;
-        (0..).zip(&s.clients).filter_map(move |(at, client)| match client.stage {
-            Stage::Holding { created, since } if s.now < since + ttl => {
-                let deleted_at = client.deleted.filter(|(key, _)| *key == created).map(|(_, at)| at);
-                Some(Valid { key: Key { client: at, created }, since, deleted_at, client })
-            }
-            _ => None,
-        })
+        (0..)
+            .zip(&s.clients)
+            .filter_map(move |(at, client)| match client.stage {
+                Stage::Holding { created, since } if s.now < since + ttl => {
+                    let deleted_at = client
+                        .deleted
+                        .filter(|(key, _)| *key == created)
+                        .map(|(_, at)| at);
+                    Some(Valid {
+                        key: Key {
+                            client: at,
+                            created,
+                        },
+                        since,
+                        deleted_at,
+                        client,
+                    })
+                }
+                _ => None,
+            })
     }
 }
 

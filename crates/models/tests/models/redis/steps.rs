@@ -20,13 +20,21 @@ impl Redis {
             }
             let (client, attempt) = (first.client, first.attempt);
             let token = self.grant(s, first);
-            s.on_its_way.insert(Pushed { client, token, attempt });
+            s.on_its_way.insert(Pushed {
+                client,
+                token,
+                attempt,
+            });
         }
     }
 
     pub(super) fn grant(&self, s: &mut State, mut e: Entry) -> u8 {
         // While nothing is lost a counter is enough, and there are fewer states.
-        let clock = if self.losses > 0 && self.has(Rule::TokensFollowTheClock) { s.now * TOKENS } else { 0 };
+        let clock = if self.losses > 0 && self.has(Rule::TokensFollowTheClock) {
+            s.now * TOKENS
+        } else {
+            0
+        };
         e.token = clock.max(s.fence + 1);
         s.fence = e.token;
         s.fell |= e.token <= s.greatest;
@@ -35,7 +43,10 @@ impl Redis {
     }
 
     pub(super) fn mine(s: &mut State, client: u8) -> Option<&mut Entry> {
-        s.holder.iter_mut().chain(&mut s.queue).find(|it| it.client == client)
+        s.holder
+            .iter_mut()
+            .chain(&mut s.queue)
+            .find(|it| it.client == client)
     }
 
     /// What a request does to the server, and its answer.
@@ -48,14 +59,29 @@ impl Redis {
                 match Redis::mine(s, client) {
                     Some(e) => {
                         if extends {
-                            (e.deadline, e.heard, e.attempt) = (now + ttl, now, e.attempt.max(sent));
+                            (e.deadline, e.heard, e.attempt) =
+                                (now + ttl, now, e.attempt.max(sent));
                         }
-                        (e.token > 0).then_some(Granted { client, token: e.token, since: sent })
+                        (e.token > 0).then_some(Granted {
+                            client,
+                            token: e.token,
+                            since: sent,
+                        })
                     }
                     None => {
-                        let e = Entry { client, token: 0, deadline: now + ttl, attempt: sent, heard: now };
+                        let e = Entry {
+                            client,
+                            token: 0,
+                            deadline: now + ttl,
+                            attempt: sent,
+                            heard: now,
+                        };
                         if s.holder.is_none() && s.queue.is_empty() {
-                            Some(Granted { client, token: self.grant(s, e), since: sent })
+                            Some(Granted {
+                                client,
+                                token: self.grant(s, e),
+                                since: sent,
+                            })
                         } else {
                             s.queue.push(e);
                             None
@@ -63,14 +89,26 @@ impl Redis {
                     }
                 }
             }
-            Renew { client, sent, token } => {
+            Renew {
+                client,
+                sent,
+                token,
+            } => {
                 self.admit(s);
                 match Redis::mine(s, client).filter(|e| token == 0 || token == e.token) {
                     Some(e) => {
                         (e.deadline, e.heard) = (now + ttl, now);
                         // The attempt of a place is the one that its lease counts from.
-                        e.attempt = if e.token > 0 { e.attempt } else { e.attempt.max(sent) };
-                        (e.token > 0).then_some(Granted { client, token: e.token, since: sent })
+                        e.attempt = if e.token > 0 {
+                            e.attempt
+                        } else {
+                            e.attempt.max(sent)
+                        };
+                        (e.token > 0).then_some(Granted {
+                            client,
+                            token: e.token,
+                            since: sent,
+                        })
                     }
                     None => {
                         s.clients[usize::from(client)].lose(token);
@@ -80,7 +118,8 @@ impl Redis {
             }
             Release { client } => {
                 s.queue.retain(|it| it.client != client);
-                s.holder.take_if(|it| it.client == client || !self.has(Rule::ReleaseNamesItsClaim));
+                s.holder
+                    .take_if(|it| it.client == client || !self.has(Rule::ReleaseNamesItsClaim));
                 if self.has(Rule::ReleaseHandsOver) {
                     self.admit(s);
                 }
@@ -96,18 +135,31 @@ impl Redis {
     pub(super) fn tell(&self, s: &mut State, answer: &Message) {
         let (now, ttl) = (s.now, self.ttl);
         let (client, token, since) = match *answer {
-            Granted { client, token, since } if self.has(Rule::CountsFromTheSend) => (client, token, since),
-            Pushed { client, token, attempt } if self.has(Rule::PushNamesItsAttempt) => (client, token, attempt),
+            Granted {
+                client,
+                token,
+                since,
+            } if self.has(Rule::CountsFromTheSend) => (client, token, since),
+            Pushed {
+                client,
+                token,
+                attempt,
+            } if self.has(Rule::PushNamesItsAttempt) => (client, token, attempt),
             Granted { client, token, .. } | Pushed { client, token, .. } => (client, token, now),
             Claim { .. } | Renew { .. } | Release { .. } => return,
         };
         let client = &mut s.clients[usize::from(client)];
         match &mut client.stage {
             Stage::Asking if now < since + ttl => {
-                client.stage = Stage::Holding { token, until: since + ttl };
+                client.stage = Stage::Holding {
+                    token,
+                    until: since + ttl,
+                };
                 client.has_held = true;
             }
-            Stage::Holding { token: mine, until } if *mine == token => *until = (*until).max(since + ttl),
+            Stage::Holding { token: mine, until } if *mine == token => {
+                *until = (*until).max(since + ttl);
+            }
             // Another token than the guard's: its own hold is gone.
             Stage::Holding { .. } => client.stage = Stage::Lost,
             _ => {}

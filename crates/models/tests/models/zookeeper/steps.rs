@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Action, Client, LEADER, Link, Liveness, Outcome, Rule, Stage, State, Zookeeper, at, long};
+use super::{
+    Action, Client, LEADER, Link, Liveness, Outcome, Rule, Stage, State, Zookeeper, at, long,
+};
 
 impl Zookeeper {
     pub(super) fn has(&self, rule: Rule) -> bool {
@@ -28,7 +30,9 @@ impl Zookeeper {
     /// A write was answered.
     pub(super) fn write(&self, s: &mut State, client: usize) {
         let now = s.now;
-        let Some(server) = s.clients[client].server else { return };
+        let Some(server) = s.clients[client].server else {
+            return;
+        };
         s.servers[server].touched[client] = true;
         let it = &mut s.clients[client];
         it.liveness.answered(at(now), at(now));
@@ -82,7 +86,10 @@ impl Zookeeper {
     pub(super) fn ask_for_limit(&self, it: &mut Client, server: usize, now: u8) {
         let limit = long(self.limits[server]);
         let minds = self.has(Rule::LimitIsTakenOver) && self.has(Rule::PromiseIsKept);
-        if minds && matches!(it.stage, Stage::Holding { .. }) && it.liveness.promises_more(limit, at(now)) {
+        if minds
+            && matches!(it.stage, Stage::Holding { .. })
+            && it.liveness.promises_more(limit, at(now))
+        {
             return;
         }
         it.asked = Some(server);
@@ -145,10 +152,18 @@ impl Zookeeper {
         }
         let Some(server) = it.server else {
             for server in (0..LEADER).filter(|server| s.servers[*server].link == Link::Joined) {
-                if it.asked == Some(server) || (s.connects > 0 && !self.has(Rule::LimitIsAskedFirst)) {
+                if it.asked == Some(server)
+                    || (s.connects > 0 && !self.has(Rule::LimitIsAskedFirst))
+                {
                     let late = (s.late.len() < self.late).then_some(Outcome::Late);
-                    let outcomes = [Outcome::Answered, Outcome::AnswerLost].into_iter().chain(late);
-                    actions.extend(outcomes.map(|outcome| Action::Connect { client, server, outcome }));
+                    let outcomes = [Outcome::Answered, Outcome::AnswerLost]
+                        .into_iter()
+                        .chain(late);
+                    actions.extend(outcomes.map(|outcome| Action::Connect {
+                        client,
+                        server,
+                        outcome,
+                    }));
                 } else if it.asked.is_none() && s.connects > 0 {
                     actions.push(Action::AskForLimit { client, server });
                 }
@@ -172,8 +187,12 @@ impl Zookeeper {
         }
         if self.deletions > 0 && matches!(it.stage, Stage::Holding { .. }) {
             let old = it.deleted_at.is_some() && !it.wrote_since;
-            actions
-                .extend([false, true].into_iter().filter(|it| !it || old).map(|old| Action::ListNodes { client, old }));
+            actions.extend(
+                [false, true]
+                    .into_iter()
+                    .filter(|it| !it || old)
+                    .map(|old| Action::ListNodes { client, old }),
+            );
         }
     }
 }
@@ -189,7 +208,11 @@ impl Client {
 
     /// Until when its node is verified to be there.
     pub(super) fn valid_until(&self) -> u8 {
-        let until = self.liveness.validity(at(self.verified)).until(at(u8::MAX)).as_nanos();
+        let until = self
+            .liveness
+            .validity(at(self.verified))
+            .until(at(u8::MAX))
+            .as_nanos();
         u8::try_from(until.div_ceil(1_000_000_000)).unwrap_or(u8::MAX)
     }
 
@@ -205,14 +228,20 @@ impl Client {
 
     pub(super) fn shortened(&mut self) {
         let verified = self.valid_until();
-        if let (Stage::Holding { until, .. }, true) = (&mut self.stage, self.liveness.is_shortened()) {
+        if let (Stage::Holding { until, .. }, true) =
+            (&mut self.stage, self.liveness.is_shortened())
+        {
             *until = verified.min(*until);
         }
     }
 
     /// Its session has ended.
     fn lose(&mut self) {
-        let told = if let Stage::Holding { told, .. } = self.stage { told } else { 0 };
+        let told = if let Stage::Holding { told, .. } = self.stage {
+            told
+        } else {
+            0
+        };
         self.stage = Stage::Lost { told };
     }
 

@@ -1,4 +1,4 @@
-//! A value, and those who wait for its changes, in their order.
+//! A value, and the tasks that wait for its changes, in their order.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 struct Shared<T> {
     value: RwLock<T>,
-    /// How often it was changed.
+    /// The number of changes.
     version: AtomicUsize,
     is_closed: AtomicBool,
     changed: Notify,
@@ -29,7 +29,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// The value, as long as this is there.
+/// Read access to the value, as long as this lives.
 #[derive(Debug)]
 pub struct Ref<'a, T>(RwLockReadGuard<'a, T>);
 
@@ -41,7 +41,7 @@ impl<T> Deref for Ref<'_, T> {
     }
 }
 
-/// Nobody changes the value any more.
+/// The error that nothing changes the value any more.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvError;
 
@@ -56,7 +56,7 @@ pub struct Receiver<T> {
     seen: usize,
 }
 
-/// A value, who changes it, and who waits for that.
+/// Returns a sender that changes a value, and a receiver that waits for changes.
 pub fn channel<T>(value: T) -> (Sender<T>, Receiver<T>) {
     let sender = Sender::new(value);
     let receiver = sender.subscribe();
@@ -64,13 +64,18 @@ pub fn channel<T>(value: T) -> (Sender<T>, Receiver<T>) {
 }
 
 impl<T> Sender<T> {
-    /// With this value, and nobody who waits.
+    /// Returns a sender with this value, and without receivers.
     pub fn new(value: T) -> Sender<T> {
         let (version, is_closed, changed) = Default::default();
-        Sender(Arc::new(Shared { value: RwLock::new(value), version, is_closed, changed }))
+        Sender(Arc::new(Shared {
+            value: RwLock::new(value),
+            version,
+            is_closed,
+            changed,
+        }))
     }
 
-    /// Changes it if `change` says so.
+    /// Changes the value, if `change` returns true.
     pub fn send_if_modified(&self, change: impl FnOnce(&mut T) -> bool) -> bool {
         let is_changed = change(&mut self.0.value.write().unwrap_or_else(PoisonError::into_inner));
         if is_changed {
@@ -80,7 +85,7 @@ impl<T> Sender<T> {
         is_changed
     }
 
-    /// Changes it.
+    /// Changes the value.
     pub fn send_modify(&self, change: impl FnOnce(&mut T)) {
         self.send_if_modified(|known| {
             change(known);
@@ -88,7 +93,7 @@ impl<T> Sender<T> {
         });
     }
 
-    /// Changes it, and returns what it was.
+    /// Replaces the value, and returns the one before.
     pub fn send_replace(&self, mut value: T) -> T {
         self.send_if_modified(|known| {
             std::mem::swap(known, &mut value);
@@ -97,14 +102,17 @@ impl<T> Sender<T> {
         value
     }
 
-    /// The value of now.
+    /// The current value.
     pub fn borrow(&self) -> Ref<'_, T> {
         self.0.read()
     }
 
-    /// Who waits for changes from now on.
+    /// Returns a receiver that waits for changes from now on.
     pub fn subscribe(&self) -> Receiver<T> {
-        Receiver { shared: self.0.clone(), seen: self.0.version() }
+        Receiver {
+            shared: self.0.clone(),
+            seen: self.0.version(),
+        }
     }
 }
 
@@ -123,17 +131,24 @@ impl<T> Drop for Sender<T> {
 
 impl<T> Clone for Receiver<T> {
     fn clone(&self) -> Receiver<T> {
-        Receiver { shared: self.shared.clone(), seen: self.seen }
+        Receiver {
+            shared: self.shared.clone(),
+            seen: self.seen,
+        }
     }
 }
 
 impl<T> Receiver<T> {
-    /// Whether there is a change that was not seen.
+    /// Returns whether there is a change that this receiver has not seen.
     pub fn has_changed(&self) -> Result<bool, RecvError> {
-        if self.shared.is_closed() { Err(RecvError) } else { Ok(self.shared.version() != self.seen) }
+        if self.shared.is_closed() {
+            Err(RecvError)
+        } else {
+            Ok(self.shared.version() != self.seen)
+        }
     }
 
-    /// Resolves at a change that was not seen.
+    /// Resolves at a change that this receiver has not seen.
     pub async fn changed(&mut self) -> Result<(), RecvError> {
         loop {
             // From here on no change is missed.
@@ -150,8 +165,11 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Resolves when the value is so.
-    pub async fn wait_for(&mut self, mut is_so: impl FnMut(&T) -> bool) -> Result<Ref<'_, T>, RecvError> {
+    /// Resolves when the value satisfies the condition.
+    pub async fn wait_for(
+        &mut self,
+        mut is_so: impl FnMut(&T) -> bool,
+    ) -> Result<Ref<'_, T>, RecvError> {
         let shared = &self.shared;
         loop {
             let changed = shared.changed.notified();
@@ -169,7 +187,7 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Whether both wait for one value.
+    /// Returns whether both receivers wait for one value.
     pub fn same_channel(&self, other: &Receiver<T>) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }

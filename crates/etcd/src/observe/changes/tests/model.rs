@@ -1,12 +1,13 @@
-//! What is reported of a name, against a model of the store.
+//! The changes that are reported of a name, against a model of the store.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::take;
 
 use super::*;
 
-/// A store with reused keys, all modes, and entries that die anywhere; a watch that lags and breaks; replies and reads that
-/// lag: no claim is granted too early or after its own death, and each in the end.
+/// A store with reused keys, all modes, and entries that die anywhere; a watch that lags and
+/// breaks; replies and reads that lag. No claim is granted too early or after its own death, and
+/// each is granted in the end.
 #[test]
 fn no_grant_is_early_and_none_is_missed() {
     for seed in 0..4000 {
@@ -26,9 +27,9 @@ type Live = BTreeMap<i64, (u8, Mode)>;
 struct World {
     revision: i64,
     live: Live,
-    /// What the watch has not reported yet; `None` while there is no watch.
-    events: Option<VecDeque<Event<Seen>>>,
-    /// Claims of ours whose reply is under way.
+    /// The events that the watch has not reported yet; `None` while there is no watch.
+    events: Option<VecDeque<Event<QueueEntry>>>,
+    /// Claims of this client whose reply is under way.
     replies: Vec<(i64, Stand)>,
     ours: BTreeSet<i64>,
     watched: Watched,
@@ -39,7 +40,11 @@ struct World {
 
 impl World {
     fn admitted(&self, created: i64) -> bool {
-        let before: Vec<Mode> = self.live.range(..created).map(|(_, (_, mode))| *mode).collect();
+        let before: Vec<Mode> = self
+            .live
+            .range(..created)
+            .map(|(_, (_, mode))| *mode)
+            .collect();
         admit(&before, self.live[&created].1) == Admission::In
     }
 
@@ -48,7 +53,11 @@ impl World {
         if let Some(reported) = &mut self.events {
             reported.extend(events.into_iter().map(|(key, put)| {
                 let put = put.map(|(created, mode)| (created, seen(mode)));
-                Event { revision, key: vec![key], put }
+                Event {
+                    revision,
+                    key: vec![key],
+                    put,
+                }
             }));
         }
     }
@@ -68,8 +77,16 @@ impl World {
             }
             6 => {
                 // A new label, or a downgrade.
-                let Some((created, (key, mode))) = self.live.first_key_value().map(|(c, e)| (*c, *e)) else { return };
-                let mode = if mode == Exclusive && random.bool() { Shared } else { mode };
+                let Some((created, (key, mode))) =
+                    self.live.first_key_value().map(|(c, e)| (*c, *e))
+                else {
+                    return;
+                };
+                let mode = if mode == Exclusive && random.bool() {
+                    Shared
+                } else {
+                    mode
+                };
                 self.revision += 1;
                 self.live.insert(created, (key, mode));
                 self.happens([(key, Some((created, mode)))]);
@@ -90,15 +107,25 @@ impl World {
     }
 
     fn comes(&mut self, random: &mut fastrand::Rng) {
-        let free = (0..).find(|key| self.live.values().all(|(other, _)| other != key)).unwrap();
-        let permits = Mode::Permits { n: random.u32(1..3), of: 3 };
+        let free = (0..)
+            .find(|key| self.live.values().all(|(other, _)| other != key))
+            .unwrap();
+        let permits = Mode::Permits {
+            n: random.u32(1..3),
+            of: 3,
+        };
         let mode = [Exclusive, Shared, permits][random.usize(..3)];
         self.revision += 1;
-        let (created, ahead) = (self.revision, self.live.len() as i64);
+        let created = self.revision;
+        let ahead = self.live.len() as i64;
         self.live.insert(created, (free, mode));
         self.happens([(free, Some((created, mode)))]);
         if random.bool() {
-            let stand = if self.admitted(created) { Stand::Holds } else { Stand::Waits(Some(ahead)) };
+            let stand = if self.admitted(created) {
+                Stand::Holds
+            } else {
+                Stand::Waits(Some(ahead))
+            };
             self.replies.push((created, stand));
             self.ours.insert(created);
         }
@@ -130,12 +157,19 @@ impl World {
     /// The watch reports the events of that many revisions.
     fn report(&mut self, revisions: usize) {
         for _ in 0..revisions {
-            let Some(revision) = self.events.as_ref().and_then(|events| events.front()).map(|event| event.revision)
+            let Some(revision) = self
+                .events
+                .as_ref()
+                .and_then(|events| events.front())
+                .map(|event| event.revision)
             else {
                 return;
             };
-            let next = |events: &mut VecDeque<Event<Seen>>| {
-                events.front().is_some_and(|event| event.revision == revision).then(|| events.pop_front())?
+            let next = |events: &mut VecDeque<Event<QueueEntry>>| {
+                events
+                    .front()
+                    .is_some_and(|event| event.revision == revision)
+                    .then(|| events.pop_front())?
             };
             while let Some(event) = self.events.as_mut().and_then(next) {
                 self.watched.take_in(event);
@@ -148,7 +182,11 @@ impl World {
         match self.reading.take() {
             Some(None) => self.reading = Some(Some((self.revision, self.live.clone()))),
             Some(Some((revision, live))) => {
-                self.watched.read(revision, live.into_iter().map(|(created, (key, mode))| (vec![key], created, mode)));
+                self.watched.read(
+                    revision,
+                    live.into_iter()
+                        .map(|(created, (key, mode))| (vec![key], created, mode)),
+                );
                 self.check();
             }
             None => {}
@@ -159,16 +197,27 @@ impl World {
         let changes = self.watched.changes();
         assert!(!changes.wrong);
         for own in &changes.gone {
-            assert!(!self.live.contains_key(&own.created), "the living are reported as gone");
+            assert!(
+                !self.live.contains_key(&own.created),
+                "the living are reported as gone"
+            );
             self.ours.remove(&own.created);
             self.reported.remove(&own.created);
         }
         for (_, grant) in changes.granted {
             let created = place_of_token(grant.token);
-            // It may be dead already, but the watch has not said so: that is what validity is for.
-            assert!(!self.live.contains_key(&created) || self.admitted(created), "early");
-            let reported =
-                self.live.contains_key(&created) || self.events.iter().flatten().any(|event| event.put.is_none());
+            // The entry may be dead already, but the watch has not said so: validity covers that
+            // case.
+            assert!(
+                !self.live.contains_key(&created) || self.admitted(created),
+                "early"
+            );
+            let reported = self.live.contains_key(&created)
+                || self
+                    .events
+                    .iter()
+                    .flatten()
+                    .any(|event| event.put.is_none());
             assert!(reported, "granted after its own death was known");
             assert!(self.reported.insert(created), "granted twice");
         }
@@ -181,19 +230,31 @@ impl World {
         if self.events.is_none() {
             self.open();
         }
-        // One after the other gives up its place: each of ours is reported when it is let in, and of the dead none is left.
+        // The entries give up their places one after the other. Each claim of this client is
+        // reported when it is let in, and none of the dead is left.
         loop {
             self.read_on();
             self.read_on();
             self.report(usize::MAX);
-            let living = self.live.keys().filter(|created| self.ours.contains(created));
+            let living = self
+                .live
+                .keys()
+                .filter(|created| self.ours.contains(created));
             for created in living.filter(|created| self.admitted(**created)) {
-                assert!(self.reported.contains(created), "it was let in and not reported");
+                assert!(
+                    self.reported.contains(created),
+                    "it was let in and not reported"
+                );
             }
-            let Some(head) = self.live.keys().next().copied() else { break };
+            let Some(head) = self.live.keys().next().copied() else {
+                break;
+            };
             self.revision += 1;
             self.dies(head);
         }
-        assert!(self.watched.own.iter().all(|own| own.created == 0), "the dead are not reported");
+        assert!(
+            self.watched.own.iter().all(|own| own.created == 0),
+            "the dead are not reported"
+        );
     }
 }

@@ -1,0 +1,85 @@
+//! Members that the program does not name: they are used where the cluster is asked for them, and none of another cluster ever is.
+
+use std::time::Duration;
+
+use crate::common::*;
+use leasehold_core::{ErrorKind, Guard, Store};
+use leasehold_etcd::Etcd;
+use leasehold_testbed as testbed;
+
+async fn discovering(addr: &str) -> Store {
+    let etcd = Etcd::connect(&format!("etcd://{addr}/test?timeout=3000&discover=true"))
+        .await
+        .unwrap();
+    Store::new(etcd).ttl(LONG)
+}
+
+/// Whatever outages there are meanwhile.
+async fn acquired(store: &Store, name: &str) -> Guard {
+    loop {
+        match store.lock(name).acquire().await {
+            Ok(guard) => return guard,
+            Err(e) => assert!(e.is_retryable(), "{e:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_that_are_not_named_are_used() {
+    within(120, async {
+        let cluster = testbed::Etcd::cluster(3).await.unwrap();
+        let named = &cluster.members()[0];
+        let store = discovering(named.addr()).await;
+        let guard = acquired(&store, "a").await;
+        named.kill().await.unwrap();
+        while let Err(e) = guard.confirm().await {
+            assert!(e.is_retryable(), "{e:?}");
+        }
+        give_back(acquired(&store, "b").await).await;
+        give_back(guard).await;
+        // Who does not ask knows no other.
+        let error = Etcd::connect(&format!("etcd://{}/test", named.addr()))
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    })
+    .await;
+}
+
+/// As shipped a member says that it is reached at `localhost`, where another one may be.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_of_another_cluster_is_never_used() {
+    within(120, async {
+        let other = server().await;
+        let extra = vec![format!("--advertise-client-urls=http://{}", other.addr())];
+        let server = testbed::Etcd::start_with(&testbed::EtcdOptions {
+            extra,
+            ..Default::default()
+        })
+        .await
+        .unwrap();
+        let store = discovering(server.addr()).await;
+        let guard = acquired(&store, "a").await;
+        server.kill().await.unwrap();
+        for _ in 0..3 {
+            let error = store
+                .lock("b")
+                .ttl(Duration::from_secs(6))
+                .try_acquire()
+                .await
+                .unwrap_err();
+            assert!(error.is_retryable(), "{error:?}");
+        }
+        assert_eq!(
+            (
+                other.key_count().await.unwrap(),
+                other.lease_count().await.unwrap()
+            ),
+            (0, 0)
+        );
+        server.start_again().await.unwrap();
+        give_back(acquired(&store, "b").await).await;
+        give_back(guard).await;
+    })
+    .await;
+}

@@ -1,0 +1,248 @@
+//! Standbys: the server that may write is found, a promotion is followed, and what it loses is told by tokens. And a crash.
+
+use std::time::Duration;
+
+use crate::support::*;
+use leasehold_core::backend::{Backend, Claim, Claimed, Mode, Renewal, WaitPolicy};
+use leasehold_core::{ErrorKind, FencingToken, Store};
+use leasehold_postgres::{HELD, LOST, Postgres};
+use leasehold_testbed::PostgresOptions;
+
+/// Longer than it takes to kill a server, to promote another, and to connect to that.
+const LEASE: Duration = Duration::from_secs(60);
+
+/// A primary and a standby that has all of its data.
+async fn pair() -> (Server, Server) {
+    let primary = server().await;
+    drop(client(&primary).await);
+    let standby = primary.standby("one").await.unwrap();
+    caught_up(&primary).await;
+    (primary, standby)
+}
+
+async fn caught_up(primary: &Server) {
+    let behind =
+        "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_insert_lsn()";
+    until(async || primary.number(behind).await.unwrap() == 1).await;
+}
+
+/// The standby is named first.
+async fn of_both(primary: &Server, standby: &Server) -> Postgres {
+    let (user, password, database) = (Server::USER, Server::PASSWORD, Server::DATABASE);
+    let hosts = format!("{},{}", standby.addr(), primary.addr());
+    let url = format!(
+        "postgres://{user}:{password}@{hosts}/{database}?timeout=5000&target_session_attrs=read-write"
+    );
+    connected(|| Postgres::connect(&url)).await
+}
+
+/// What is said of a hold once its own connections have followed, too.
+async fn known(store: &Postgres, claim: &Claim, token: FencingToken) -> Renewal {
+    let asked = [lease(claim, token)];
+    loop {
+        match store
+            .renew(&asked)
+            .await
+            .map(|mut answers| answers.remove(0))
+        {
+            Ok(Renewal::Unknown(_)) | Err(_) => sleep(10).await,
+            Ok(said) => return said,
+        }
+    }
+}
+
+fn long(name: &str) -> Claim {
+    Claim::new(name, Mode::Exclusive, WaitPolicy::Fair, LEASE, "test")
+}
+
+#[tokio::test]
+async fn a_promotion_is_followed_and_a_replicated_hold_is_kept() {
+    bounded(async {
+        let (primary, standby) = pair().await;
+        let store = Store::new(of_both(&primary, &standby).await).ttl(LEASE);
+        let held = store.lock("a").acquire().await.unwrap();
+        caught_up(&primary).await;
+        primary.kill().await.unwrap();
+        standby.promote().await.unwrap();
+        until(async || held.confirm().await.is_ok()).await;
+        let token = held.fencing_token();
+        held.release().await.unwrap();
+        let next = store.lock("a").acquire().await.unwrap();
+        assert!(next.fencing_token() > token);
+        next.release().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_an_asynchronous_standby_lacks_is_granted_again_with_a_greater_token() {
+    bounded(async {
+        let (primary, standby) = pair().await;
+        let store = of_both(&primary, &standby).await;
+        // It hears no more of it.
+        standby.set("primary_conninfo", "").await.unwrap();
+        until(async || {
+            primary
+                .number("SELECT count(*) FROM pg_stat_replication")
+                .await
+                .unwrap()
+                == 0
+        })
+        .await;
+        let (mine, other) = (long("a"), long("a"));
+        let lost = granted(&store, &mine).await;
+        primary.kill().await.unwrap();
+        standby.promote().await.unwrap();
+        until(async || store.inspect(&"a".into()).await.is_ok()).await;
+        // Its holder hears of it by its next renewal, and its transactions are refused.
+        assert!(matches!(
+            known(&store, &mine, lost.token).await,
+            Renewal::Lost(_)
+        ));
+        let program = program(&standby).await;
+        assert_eq!(
+            state(program.execute(HELD, &[&"a", &lost.token.as_i64()]).await),
+            LOST
+        );
+        let next = granted(&store, &other).await;
+        assert!(next.token > lost.token, "{next:?} after {lost:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_synchronous_standby_acknowledged_survives() {
+    bounded(async {
+        let (primary, standby) = pair().await;
+        primary
+            .set("synchronous_standby_names", "one")
+            .await
+            .unwrap();
+        until(async || {
+            primary
+                .text("SHOW synchronous_standby_names")
+                .await
+                .unwrap()
+                == "one"
+        })
+        .await;
+        until(async || {
+            primary
+                .number("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'")
+                .await
+                .unwrap()
+                == 1
+        })
+        .await;
+        let store = of_both(&primary, &standby).await;
+        let (mine, other) = (long("a"), long("a"));
+        let grant = granted(&store, &mine).await;
+        // While it is away nothing is acknowledged, in bounded time; a try that is refused waits for nobody.
+        standby.pause().await.unwrap();
+        let unknown = kind(store.claim(&long("b")).await);
+        assert!(
+            matches!(unknown, ErrorKind::Ambiguous | ErrorKind::Unavailable),
+            "{unknown:?}"
+        );
+        let tried = Claim::new("a", Mode::Exclusive, WaitPolicy::Try, LEASE, "test");
+        until(async || matches!(store.claim(&tried).await, Ok(Claimed::Busy(_)))).await;
+        primary.kill().await.unwrap();
+        standby.resume().unwrap();
+        standby.promote().await.unwrap();
+        until(async || store.inspect(&"a".into()).await.is_ok()).await;
+        assert!(matches!(
+            known(&store, &mine, grant.token).await,
+            Renewal::Renewed(_)
+        ));
+        waiting(&store, &other).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_primary_that_became_read_only_is_left() {
+    bounded(async {
+        let primary = server().await;
+        let store = client(&primary).await;
+        granted(&store, &long("a")).await;
+        primary.query(&format!("ALTER ROLE {} SET default_transaction_read_only = on", Server::USER)).await.unwrap();
+        primary
+            .query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+            .await
+            .unwrap();
+        let words = loop {
+            match store.claim(&long("early")).await {
+                Err(e) if e.to_string().contains("25006") => {
+                    assert_eq!(e.kind(), ErrorKind::Unavailable);
+                    break e.to_string();
+                }
+                // By a connection that is not ended yet, or as it was.
+                _ => sleep(5).await,
+            }
+        };
+        assert!(words.contains("read-only"), "{words}");
+        primary.query(&format!("ALTER ROLE {} RESET default_transaction_read_only", Server::USER)).await.unwrap();
+        until(async || store.claim(&long("b")).await.is_ok()).await;
+    })
+    .await;
+}
+
+/// A release that nobody waits behind is not stored before it is answered. So the hold may be back after a crash, for what was left of its
+/// lease, and never once somebody was granted anything: that is stored behind it.
+#[tokio::test]
+async fn a_release_may_be_lost_with_the_server_until_anything_is_granted() {
+    bounded(async {
+        let server = Server::start_with(&PostgresOptions::default().set("wal_writer_delay", "10s"))
+            .await
+            .unwrap();
+        let store = client(&server).await;
+        // So that the grant that stores it is of a line that is there, as most are.
+        let other = claim("b", WaitPolicy::Try);
+        granted(&store, &other).await;
+        store.release(&other, None).await.unwrap();
+        let mut before = FencingToken::new(0);
+        for is_stored in [false, true, false] {
+            let mut mine = claim("a", WaitPolicy::Try);
+            mine.ttl = Duration::from_secs(3);
+            // The server was started anew since it was asked before.
+            until(async || matches!(store.claim(&mine).await, Ok(Claimed::Granted(_)))).await;
+            let token = granted(&store, &mine).await.token;
+            assert!(token > before, "{token} {before}");
+            before = token;
+            store.release(&mine, None).await.unwrap();
+            if is_stored {
+                granted(&store, &claim("b", WaitPolicy::Try)).await;
+            }
+            server.restart_with_data().await.unwrap();
+            let back = server
+                .number("SELECT count(*) FROM leasehold.place WHERE name = 'a'")
+                .await
+                .unwrap();
+            assert!(back == 0 || !is_stored);
+            let kept = server
+                .number("SELECT count(*) FROM leasehold.place WHERE name = 'b'")
+                .await
+                .unwrap();
+            assert!(kept == 1 || !is_stored, "a grant is lost");
+            let store = Store::new(client(&server).await);
+            let next = store.lock("a").acquire_timeout(mine.ttl * 2).await.unwrap();
+            assert!(
+                next.fencing_token() > before,
+                "{} {before}",
+                next.fencing_token()
+            );
+            before = next.fencing_token();
+            next.release().await.unwrap();
+            // This one is stored.
+            store
+                .lock("c")
+                .acquire()
+                .await
+                .unwrap()
+                .release()
+                .await
+                .unwrap();
+        }
+    })
+    .await;
+}

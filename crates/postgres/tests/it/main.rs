@@ -1,0 +1,23 @@
+//! The store's tests against real servers: a module for each subject, in one program.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::large_futures,
+    reason = "tests"
+)]
+
+mod attacks;
+mod costs;
+mod failover;
+mod faults;
+mod fence;
+mod interop;
+mod pooled;
+mod setup;
+mod support;
+#[cfg(feature = "tls")]
+mod tls;
+mod users;

@@ -1,0 +1,364 @@
+//! The state that requests share with the repairing task: the current connection, and the means to
+//! make another one.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use leasehold_core::backend::Moment;
+use leasehold_core::support::{Signal, locked};
+use leasehold_core::{Error, ErrorKind, Name, Result};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, PushInfo, PushKind, RedisError, Value, from_redis_value_ref};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::link::connection::endpoint::Endpoint;
+use crate::link::connection::open::open;
+use crate::link::connection::sentinel::{ServerAddress, ServerSource};
+use crate::link::error::{again, ends_connection, of_connect, of_mode};
+use crate::link::inbox::Inbox;
+
+/// A suspect connection has this part of a request's time limit to answer before another one is
+/// made.
+const HEAD_START: u32 = 20;
+
+/// The number of bytes of requests that are written together.
+const AT_ONCE: usize = 1 << 16;
+
+/// The state that requests share with the repairing task.
+pub(super) struct Link {
+    pub(super) home: ServerSource,
+    #[cfg(feature = "tls")]
+    pub(super) tls: Option<leasehold_tls::Tls>,
+    /// The server has to be a node of a Cluster.
+    pub(super) cluster: bool,
+    pub(super) address: String,
+    pub(super) timeout: Duration,
+    /// The time for which a request may block the others.
+    pub(super) waits: Duration,
+    pub(super) inbox: Inbox,
+    pub(super) state: RwLock<State>,
+    /// Notified when the connection is down or suspect.
+    pub(super) repair_due: Signal,
+    /// The latest place of the server that sentinels have told; `relocated` is notified of news.
+    pub(super) heard: Mutex<ServerAddress>,
+    pub(super) relocated: Signal,
+    /// The server that the last connection led to.
+    pub(super) led_to: Mutex<Option<Arc<str>>>,
+    /// The server did something for us since the last repair.
+    pub(super) useful: AtomicBool,
+    /// The number of connections that were made.
+    pub(super) made: AtomicU64,
+    /// The names that are observed, once for each observer.
+    pub(super) observed: Mutex<Vec<Arc<Observed>>>,
+}
+
+/// A name with an observer, and the channel on which its changes are published.
+pub(super) struct Observed {
+    pub(super) channel: String,
+    pub(super) name: Name,
+}
+
+/// One connection. Requests in flight end with its task.
+pub(super) struct Wire {
+    /// It has no time limit of its own: callers have theirs.
+    pub(super) connection: MultiplexedConnection,
+    task: Option<AbortHandle>,
+    pub(super) nth: u64,
+    /// The server's address, and the failover that put it there.
+    pub(super) at: ServerAddress,
+    /// Identifies the server: another server has another text, also at an equal address.
+    pub(super) server: Arc<str>,
+    /// The number of requests that it answered.
+    answered: AtomicU64,
+    /// The channels that the connection is subscribed to.
+    subscribed: Mutex<BTreeSet<String>>,
+    /// True once its task is to end. That task may be in a runtime that is not driven.
+    ended: watch::Sender<bool>,
+}
+
+impl Wire {
+    /// Completes when the connection has ended.
+    pub(super) async fn ended(&self) {
+        drop(self.ended.subscribe().wait_for(|ended| *ended).await);
+    }
+
+    fn end(&self) {
+        self.ended.send_replace(true);
+        self.task.iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+pub(super) enum State {
+    Up(Arc<Wire>),
+    Down(Error),
+    Closed,
+}
+
+impl Link {
+    /// The connection, or why there is none.
+    pub(super) fn wire(&self) -> Result<Arc<Wire>> {
+        match &*self.state() {
+            State::Up(wire) => Ok(wire.clone()),
+            State::Down(e) => Err(again(e)),
+            State::Closed => Err(Error::closed()),
+        }
+    }
+
+    /// Adds the server's address to an error, and the name by which sentinels know the server.
+    pub(super) fn at(&self, e: &Error) -> Error {
+        match &*self.state() {
+            State::Up(wire) => self.of(wire, e),
+            _ => Error::new(e.kind(), format!("{}: {e}", self.address)),
+        }
+    }
+
+    fn of(&self, wire: &Wire, e: &Error) -> Error {
+        let name = &self.address;
+        let at = &wire.at.address;
+        let text = if self.home.moves() {
+            format!("{name} at {at}: {e}")
+        } else {
+            format!("{at}: {e}")
+        };
+        Error::new(e.kind(), text)
+    }
+
+    /// Draws conclusions about the connection from the answers to requests.
+    pub(super) fn note_answers(&self, wire: &Wire, answers: Result<&[Value], &RedisError>) {
+        match answers {
+            Ok(answers) => {
+                wire.answered.fetch_add(1, Ordering::Relaxed);
+                let refusals = answers.iter().filter_map(|answer| match answer {
+                    Value::ServerError(e) => Some(e.clone().into()),
+                    _ => None,
+                });
+                match refusals.into_iter().find(ends_connection) {
+                    Some(e) => self.fail(wire.nth, self.at(&of_connect(&e))),
+                    None => self.useful.store(true, Ordering::Relaxed),
+                }
+            }
+            Err(e) if ends_connection(e) => self.fail(wire.nth, self.at(&of_connect(e))),
+            // Without an answer the connection stays suspect.
+            Err(_) => {}
+        }
+    }
+
+    /// Ends the connection of this number, which is of no more use.
+    pub(super) fn fail(&self, nth: u64, why: Error) {
+        let mut state = self.state_mut();
+        if let State::Up(wire) = &*state
+            && wire.nth == nth
+        {
+            // Callers may learn of the failure only after this: no earlier hold counts as certain
+            // from here on.
+            self.inbox.notifier.interrupted(Moment::now());
+            wire.end();
+            *state = State::Down(why);
+            self.repair_due.notify();
+        }
+    }
+
+    /// Notifies the observers of these channels.
+    fn notify_observers(&self, channels: &[impl AsRef<[u8]>]) {
+        let observed = locked(&self.observed);
+        let theirs = |o: &&Arc<Observed>| {
+            channels
+                .iter()
+                .any(|channel| channel.as_ref() == o.channel.as_bytes())
+        };
+        observed
+            .iter()
+            .filter(theirs)
+            .for_each(|o| self.inbox.notifier.holder_changed(&o.name));
+    }
+
+    /// Makes a connection, and uses it.
+    pub(super) async fn connect(self: &Arc<Self>) -> Result<()> {
+        self.put(self.make().await?)
+    }
+
+    /// Makes a connection that is subscribed to its channel, to a server that can keep locks. Once the
+    /// server is located, it takes two time-outs at most.
+    async fn make(self: &Arc<Self>) -> Result<Wire> {
+        let nth = self.made.fetch_add(1, Ordering::Relaxed) + 1;
+        let (peer, at) = self.locate().await?;
+        let link = Arc::downgrade(self);
+        let on_push = move |push: PushInfo| {
+            match (link.upgrade(), push.kind, &push.data[..]) {
+                (
+                    Some(link),
+                    PushKind::Message,
+                    [Value::BulkString(channel), Value::BulkString(record)],
+                ) => {
+                    link.inbox.receive(record);
+                    link.notify_observers(&[channel]);
+                }
+                (Some(link), PushKind::Disconnection, _) => {
+                    link.fail(
+                        nth,
+                        link.at(&Error::new(
+                            ErrorKind::Unavailable,
+                            "the connection to Redis broke",
+                        )),
+                    );
+                }
+                _ => {}
+            }
+            Ok::<(), redis::aio::SendError>(())
+        };
+        let config = AsyncConnectionConfig::new()
+            .set_response_timeout(None)
+            .set_write_backpressure_boundary(AT_ONCE)
+            .set_push_sender(on_push);
+        let (connection, task) = self.open(&peer, config).await?;
+        let (server, answered, subscribed, ended) = Default::default();
+        let mut wire = Wire {
+            connection,
+            task,
+            nth,
+            at,
+            server,
+            answered,
+            subscribed,
+            ended,
+        };
+        (wire.server, ()) = tokio::try_join!(self.check_mode(&peer, &wire), self.subscribe(&wire))?;
+        Ok(wire)
+    }
+
+    /// Makes a connection, and authenticates.
+    pub(super) async fn open(
+        &self,
+        peer: &Endpoint,
+        config: AsyncConnectionConfig,
+    ) -> Result<(MultiplexedConnection, Option<AbortHandle>)> {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return Box::pin(self.open_secure(tls, peer, config)).await;
+        }
+        let opened = timeout(self.timeout, open(&peer.client, config)).await;
+        let opened =
+            opened.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
+        opened.map_err(|e| peer.explain_plain(&e))
+    }
+
+    /// Refuses servers that hold no locks, or not all of them. A server that sentinels name has to
+    /// be a master, since they may name it too late or too early. Returns the server's identity:
+    /// the number that it gave itself at its start, or else its address.
+    async fn check_mode(&self, peer: &Endpoint, wire: &Wire) -> Result<Arc<str>> {
+        let mut connection = self.limited(wire);
+        let mut questions = redis::pipe();
+        questions.cmd("HELLO").cmd("INFO").arg("server");
+        let answers = connection
+            .send_packed_commands(&questions, 0, 2)
+            .await
+            .map_err(|e| peer.explain(&e))?;
+        let mut answers = answers.into_iter();
+        let mode = answers.next().unwrap_or_default();
+        let info = answers.next().unwrap_or_default();
+        let text = |value: &Value| from_redis_value_ref::<String>(value).unwrap_or_default();
+        // A user without the right to ask gets a refusal, which has no text.
+        let server = text(&info)
+            .lines()
+            .find_map(|line| line.strip_prefix("run_id:"))
+            .map_or_else(|| Arc::from(wire.at.address.as_str()), Arc::from);
+        let Value::Map(facts) = mode.extract_error().map_err(|e| peer.explain(&e))? else {
+            return Ok(server);
+        };
+        let fact = |name| {
+            facts
+                .iter()
+                .find(|(fact, _)| text(fact) == name)
+                .map(|(_, fact)| text(fact))
+        };
+        if let Some(e) = fact("mode").and_then(|mode| of_mode(&mode, self.cluster)) {
+            return Err(peer.at(&e));
+        }
+        match fact("role") {
+            Some(role) if self.home.moves() && role != "master" => {
+                let what = "the sentinels name it as the master, and it is a replica: is a failover under way?";
+                Err(peer.at(&Error::new(ErrorKind::Unavailable, what)))
+            }
+            _ => Ok(server),
+        }
+    }
+
+    /// Subscribes to this client's channel and those of observed names, and to nothing else.
+    async fn subscribe(&self, wire: &Wire) -> Result<()> {
+        let mut connection = self.limited(wire);
+        let observed: Vec<String> = locked(&self.observed)
+            .iter()
+            .map(|o| o.channel.clone())
+            .collect();
+        let wanted: BTreeSet<String> = observed
+            .into_iter()
+            .chain([self.inbox.channel.clone()])
+            .collect();
+        let refused = |e| self.of(wire, &of_connect(&e));
+        connection.subscribe(&wanted).await.map_err(refused)?;
+        let subscribed = std::mem::replace(&mut *locked(&wire.subscribed), wanted.clone());
+        let old: Vec<_> = subscribed.difference(&wanted).collect();
+        if !old.is_empty() {
+            connection.unsubscribe(old).await.map_err(refused)?;
+        }
+        self.notify_observers(&wanted.difference(&subscribed).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    /// The connection with the time limit of a request.
+    fn limited(&self, wire: &Wire) -> MultiplexedConnection {
+        let mut connection = wire.connection.clone();
+        connection.set_response_timeout(self.timeout);
+        connection
+    }
+
+    /// Checks a suspect connection: it has to answer before a new one does. The answer may be to an
+    /// older request, since there may be many. Returns whether the connection was replaced.
+    pub(super) async fn check(self: &Arc<Self>, wire: &Wire) -> Result<bool> {
+        let before = wire.answered.load(Ordering::Relaxed);
+        let replacement = async {
+            sleep(self.waits + self.timeout / HEAD_START).await;
+            self.make().await
+        };
+        tokio::select! {
+            biased;
+            answered = self.subscribe(wire) => answered.map(|()| false),
+            Ok(replacement) = replacement => {
+                if wire.answered.load(Ordering::Relaxed) != before {
+                    return Ok(false);
+                }
+                self.inbox.notifier.interrupted(Moment::now());
+                self.put(replacement)?;
+                wire.end();
+                Ok(true)
+            }
+        }
+    }
+
+    pub(super) fn set(&self, new: State) {
+        let mut state = self.state_mut();
+        if !matches!(*state, State::Closed) {
+            *state = new;
+        }
+    }
+
+    /// A read lock: every request reads the state, and readers do not block one another.
+    pub(super) fn state(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,11 @@
+//! The tests of Redlock against real servers: a module for each subject.
+
+mod common;
+mod evict;
+mod faults;
+mod leases;
+mod secrets;
+#[cfg(feature = "tls")]
+mod tls;
+mod tokens;
+mod verbs;

@@ -1,0 +1,15 @@
+//! The store's tests in one process: a module for each subject.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::large_futures,
+    reason = "tests"
+)]
+
+mod fence;
+mod lapse;
+mod many;
+mod support;

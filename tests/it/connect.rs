@@ -1,0 +1,136 @@
+//! URLs: what `connect` says to good and to bad ones. No server is needed.
+
+use leasehold::{ErrorKind, connect};
+
+async fn refused(url: &str) -> leasehold::Error {
+    connect(url).await.expect_err(url)
+}
+
+#[tokio::test]
+async fn what_is_no_url_of_ours_is_invalid() {
+    for url in [
+        "",
+        "localhost",
+        "redis",
+        "mysql://localhost",
+        "://x",
+        "memory://host",
+        "REDIS:/x",
+    ] {
+        assert_eq!(refused(url).await.kind(), ErrorKind::Invalid, "{url}");
+    }
+    let known = refused("mysql://localhost").await.to_string();
+    assert!(
+        known.contains("etcd") && known.contains("postgres"),
+        "the known schemes are named"
+    );
+}
+
+const STORES: [&str; 6] = ["memory", "sqlite", "postgres", "red", "etcd", "zookeeper"];
+
+#[test]
+fn whatever_a_scheme_is_it_is_known_or_refused_and_no_secret_is_shown() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("a runtime");
+    let corpus = "mysql://me:S3CRET@h\nme:S3CRET@redis://h\nREDIS://:S3CRET@h\nredis:/h\n://x\n";
+    leasehold_fuzz::fuzz_urls(corpus, |url| {
+        // A store has a test of its own.
+        if STORES.iter().any(|scheme| url.trim().starts_with(scheme)) {
+            return String::new();
+        }
+        let error = runtime.block_on(refused(url));
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
+        format!("{error} {error:?}")
+    });
+}
+
+#[cfg(not(all(feature = "redis", feature = "postgres")))]
+#[tokio::test]
+async fn a_feature_that_is_off_is_named_and_no_secret_is_shown() {
+    for (feature, is_on, url) in [
+        (
+            "redis",
+            cfg!(feature = "redis"),
+            "redis://user:s3ntinel@localhost",
+        ),
+        (
+            "postgres",
+            cfg!(feature = "postgres"),
+            "postgres://user:s3ntinel@localhost/db",
+        ),
+        (
+            "postgres",
+            cfg!(feature = "postgres"),
+            "postgresql://user:s3ntinel@localhost/db",
+        ),
+    ] {
+        if !is_on {
+            let error = refused(url).await;
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(
+                error
+                    .to_string()
+                    .contains(&format!("feature \"{feature}\"")),
+                "{error}"
+            );
+            assert!(!format!("{error} {error:?}").contains("s3ntinel"));
+        }
+    }
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test]
+async fn both_schemes_of_postgres_reach_its_store() {
+    for url in [
+        "postgres://me:s3ntinel@localhost",
+        "postgresql://me:s3ntinel@localhost/db?sslmode=prefer",
+    ] {
+        let error = refused(url).await;
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("the store's URL"), "{error}");
+        assert!(!format!("{error} {error:?}").contains("s3ntinel"));
+    }
+}
+
+#[cfg(all(feature = "sqlite", not(target_os = "linux")))]
+#[tokio::test]
+async fn sqlite_elsewhere_says_that_it_needs_linux() {
+    let error = refused("sqlite:///locks.db").await;
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("needs Linux"), "{error}");
+}
+
+#[cfg(feature = "memory")]
+#[tokio::test]
+async fn memory_is_a_world_of_its_own_each_time() -> leasehold::Result<()> {
+    let (one, two) = (connect("memory://").await?, connect("memory://").await?);
+    let _guard = one.lock("a").try_acquire().await?;
+    let _other = two.lock("a").try_acquire().await?;
+    assert!(
+        one.clone()
+            .lock("a")
+            .try_acquire()
+            .await
+            .is_err_and(|e| e.is_contended())
+    );
+    Ok(())
+}
+
+/// A blocked runtime loses its lock, on time and visibly; with a thread of their own, the renewals go on.
+#[cfg(feature = "memory")]
+#[tokio::test(flavor = "current_thread")]
+async fn a_blocked_runtime_needs_a_store_on_its_own_thread() -> leasehold::Result<()> {
+    let ttl = std::time::Duration::from_secs(2);
+    let (here, there) = (
+        connect("memory://").await?,
+        connect("memory://").on_own_thread().await?,
+    );
+    let lost = here.lock("a").ttl(ttl).acquire().await?;
+    let kept = there.lock("a").ttl(ttl).acquire().await?;
+    std::thread::sleep(ttl * 3 / 2); // what a careless program does
+    assert!(!lost.is_valid(), "validity is computed, not reported");
+    assert!(kept.is_valid(), "{:?}", kept.check());
+    assert_eq!(lost.lost().await, leasehold::Loss::Expired);
+    kept.release().await
+}
