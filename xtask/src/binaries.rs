@@ -178,6 +178,15 @@ impl Binary {
         command
     }
 
+    /// Runs these of its tests, named in full.
+    pub(crate) fn command_of(&self, tests: &[String]) -> Command {
+        let chosen = Self {
+            tests: tests.to_vec(),
+            ..self.clone()
+        };
+        chosen.command(&[])
+    }
+
     /// A suite for each set-up, from the program's own list of their names. The first one has none.
     fn setups(&self, names: &str) -> Vec<Self> {
         let suite = |name: &str| Self {

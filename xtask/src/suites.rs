@@ -99,6 +99,16 @@ pub(crate) const ALONE: &[(&str, &str)] = &[
     ("leasehold-compare", "stores"),
 ];
 
+/// Packages whose suites find by chance what breaks a promise, or need no server that could be late.
+pub(crate) const PROOFS: &[&str] = &[
+    "leasehold-chaos",
+    "leasehold-conformance",
+    "leasehold-core",
+    "leasehold-memory",
+    "leasehold-models",
+    "leasehold-sim",
+];
+
 /// Suites that only `--all` runs. The modules `tls`, `sasl` and `pooled` of a store show what these
 /// ways to a server change, and another suite runs over three servers, with TLS where the store
 /// has it.

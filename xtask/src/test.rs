@@ -17,8 +17,8 @@ use crate::{
     run::{Outcome, cargo, lab, shown},
     setup,
     suites::{
-        ALONE, BUILDS, BUILDS_AT_LAST, BUSY, BY_CARGO, FEW_SCHEDULES, LONG, SLICES, WHOLE_ONLY,
-        WORDS,
+        ALONE, BUILDS, BUILDS_AT_LAST, BUSY, BY_CARGO, FEW_SCHEDULES, LONG, PROOFS, SLICES,
+        WHOLE_ONLY, WORDS,
     },
 };
 
@@ -29,12 +29,17 @@ const BEYOND_CORES: usize = 2;
 /// The number of lines that the summary repeats of the output of a failed test.
 const LINES_OF_A_FAILURE: usize = 12;
 
+/// The number of failed tests that are run again at most. More of them have a cause in common.
+const MOST_AGAIN: usize = 10;
+
 /// A suite to run, with the condition for its success.
 struct Suite {
     name: String,
     command: Command,
     /// At least one test must have run.
     must_count: bool,
+    /// The program whose failed tests are run again alone.
+    again: Option<Binary>,
 }
 
 /// The numbers of tests that a suite reported.
@@ -53,12 +58,21 @@ struct Report {
     took: Duration,
     /// The output of its failed tests, shortened.
     failures: String,
+    /// The names of its failed tests.
+    failed: Vec<String>,
+    again: Option<Binary>,
+    /// Its failed tests passed when nothing ran beside them.
+    is_flaky: bool,
 }
 
 /// Prepares the machine and runs everything, also after a failure, so that one run shows all
 /// failures. Some suites run only in part or not at all, unless it is called with `--all`. With `--suite
 /// PACKAGE/SUITE`, which may be given several times, it runs only those suites; a suite is a test
 /// target, or a module of the target `it`.
+///
+/// A few tests with real servers may fail because something else kept the machine busy. Each of
+/// them is run once more, alone. The summary calls it flaky if it passes: it does not fail the run,
+/// but it is a bug to mend. Nothing is run again with `--all` or `--suite`, nor are [`PROOFS`].
 pub(crate) fn test() -> Outcome {
     let only = chosen(env::args().skip(2))?;
     setup::setup()?;
@@ -98,6 +112,9 @@ pub(crate) fn test() -> Outcome {
     run.side_by_side(rows.collect());
     let last = alone.iter().map(suite).chain(due(BUILDS_AT_LAST, is_whole));
     run.side_by_side(VecDeque::from([last.collect()]));
+    if is_every_suite && !is_whole {
+        run.again();
+    }
     let matrix = run.matrix.judge();
     summarize(&run.reports).and(matrix)
 }
@@ -158,6 +175,8 @@ fn suite(binary: &Binary) -> Suite {
         name,
         command: binary.command(&[of(WORDS), slice].concat()),
         must_count: *kind == Kind::Suite,
+        again: Some(binary.clone())
+            .filter(|_| *kind == Kind::Suite && !PROOFS.contains(&&**package)),
     }
 }
 
@@ -166,6 +185,7 @@ fn by_cargo((name, words): &(&str, &[&str])) -> Suite {
         name: (*name).into(),
         command: of_cargo(words),
         must_count: true,
+        again: None,
     }
 }
 
@@ -231,10 +251,36 @@ impl Run {
             report.name,
             report.took.as_secs_f64()
         );
-        printed.lines().for_each(|line| self.matrix.add(line));
+        if report.failed.is_empty() {
+            printed.lines().for_each(|line| self.matrix.add(line));
+        }
         self.reports.push(report);
         // A failed flush only delays the output.
         let _ = io::stdout().flush();
+    }
+
+    /// Runs the failed tests once more, one suite after the other.
+    fn again(&mut self) {
+        let failed: usize = self.reports.iter().map(|report| report.failed.len()).sum();
+        if failed > MOST_AGAIN {
+            return;
+        }
+        for report in &mut self.reports {
+            let Some(binary) = report.again.take().filter(|_| !report.failed.is_empty()) else {
+                continue;
+            };
+            let alone = Suite {
+                name: format!("{}, alone", report.name),
+                command: binary.command_of(&report.failed),
+                must_count: true,
+                again: None,
+            };
+            println!("begins: {}", alone.name);
+            let (second, printed) = alone.run();
+            println!("\n==== {}\n{printed}", second.name);
+            report.is_flaky =
+                second.trouble.is_none() && second.count.passed == report.failed.len() as u64;
+        }
     }
 }
 
@@ -245,6 +291,7 @@ impl Suite {
             name,
             command,
             must_count,
+            again,
         } = self;
         let said = shown(&command);
         let begin = SystemTime::now();
@@ -258,14 +305,16 @@ impl Suite {
         if must_count && trouble.is_none() && count.passed == 0 {
             trouble = Some("no test ran".into());
         }
-        let failures = failures(&printed);
         (
             Report {
                 name,
                 count,
                 trouble,
                 took,
-                failures,
+                failures: failures(&printed),
+                failed: failed(&printed),
+                again,
+                is_flaky: false,
             },
             printed,
         )
@@ -310,6 +359,13 @@ fn failures(printed: &str) -> String {
     lines.join("\n")
 }
 
+/// Returns the names of the failed tests, from the list of them at the end of the output.
+fn failed(printed: &str) -> Vec<String> {
+    let list = printed.rsplit_once("\nfailures:\n").unwrap_or_default().1;
+    let names = list.lines().map_while(|line| line.strip_prefix("    "));
+    names.map(str::to_owned).collect()
+}
+
 impl Count {
     /// Adds a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; …`.
     fn add(&mut self, line: &str) {
@@ -332,27 +388,30 @@ impl Count {
 /// One line for each suite, and at last the sum. A suite that failed without a failed test counts as one.
 fn summarize(reports: &[Report]) -> Outcome {
     println!("\n==== summary");
-    let mut passed = 0;
-    let mut failed = 0;
+    let [mut passed, mut failed, mut flaky] = [0; 3];
     for Report {
         name,
         count,
         trouble,
         took,
+        is_flaky,
         ..
     } in reports
     {
         passed += count.passed;
-        failed += if trouble.is_some() {
-            count.failed.max(1)
-        } else {
-            count.failed
+        let of_suite = match trouble {
+            Some(_) => count.failed.max(1),
+            None => count.failed,
         };
-        let verdict = if trouble.is_none() && count.failed == 0 {
-            "ok"
-        } else {
-            "FAILED"
+        let verdict = match of_suite {
+            0 => "ok",
+            _ if *is_flaky => "FLAKY",
+            _ => "FAILED",
         };
+        match is_flaky {
+            true => flaky += of_suite,
+            false => failed += of_suite,
+        }
         let ignored = if count.ignored > 0 {
             format!(", {} ignored", count.ignored)
         } else {
@@ -372,7 +431,7 @@ fn summarize(reports: &[Report]) -> Outcome {
     for report in reports.iter().filter(|report| !report.failures.is_empty()) {
         println!("\n==== failed in {}\n{}", report.name, report.failures);
     }
-    println!("\n{passed} passed, {failed} failed");
+    println!("\n{passed} passed, {failed} failed, {flaky} passed only alone");
     if failed == 0 {
         Ok(())
     } else {
@@ -424,6 +483,33 @@ mod tests {
             "{repeated}"
         );
         assert_eq!(failures("test result: ok. 1 passed; 0 failed"), "");
+    }
+
+    #[test]
+    fn failed_tests_are_named_by_the_list_at_the_end() {
+        let printed = "test a ... FAILED\n\nfailures:\n\n---- a stdout ----\n    at x\n\nfailures:\n    a\n    b/c (faulty)\n\ntest result: FAILED. 0 passed\n";
+        assert_eq!(failed(printed), ["a", "b/c (faulty)"]);
+        assert!(failed("test a ... ok\n\ntest result: ok. 1 passed\n").is_empty());
+        assert!(failed("failures:\n\n---- a stdout ----\n").is_empty());
+    }
+
+    #[test]
+    fn a_test_that_passed_only_alone_fails_no_run() {
+        let report = |is_flaky| Report {
+            name: "a".into(),
+            count: Count {
+                failed: 1,
+                ..Count::default()
+            },
+            trouble: Some("exit status: 101".into()),
+            took: Duration::ZERO,
+            failures: String::new(),
+            failed: vec!["b".into()],
+            again: None,
+            is_flaky,
+        };
+        assert!(summarize(&[report(true)]).is_ok());
+        assert!(summarize(&[report(true), report(false)]).is_err());
     }
 
     #[test]

@@ -15,6 +15,8 @@ use crate::{
 const GLANCE: Duration = Duration::from_millis(20);
 /// The time within which nodes have to agree: on a busy machine gossip takes seconds.
 const AGREED_WITHIN: Duration = Duration::from_secs(60);
+/// The time within which a node that is not paused answers.
+const PATIENCE: Duration = Duration::from_secs(1);
 const SLOTS: usize = 16_384;
 
 /// The options of a private Redis Cluster.
@@ -226,8 +228,7 @@ impl RedisCluster {
         let mut votes = vec![0; self.nodes.len()];
         for node in self.nodes.iter().filter(|node| node.is_running()) {
             let Ok(Ok(Reply::Array(ranges))) =
-                tokio::time::timeout(Duration::from_secs(1), node.command(&["CLUSTER", "SLOTS"]))
-                    .await
+                tokio::time::timeout(PATIENCE, node.command(&["CLUSTER", "SLOTS"])).await
             else {
                 continue;
             };
@@ -333,8 +334,32 @@ impl RedisCluster {
         Ok(keys.len())
     }
 
+    /// Waits until every node that answers knows the greatest epoch. A node that takes a slot
+    /// over chooses the epoch that it believes to be the greatest: if another node had a greater
+    /// one, the slot would go back to it by gossip, and its keys would be deleted.
+    async fn until_epochs_are_known(&self) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let mut known = Vec::new();
+            for node in self.nodes.iter().filter(|node| node.is_running()) {
+                let info = tokio::time::timeout(PATIENCE, node.command(&["CLUSTER", "INFO"])).await;
+                let text = info.ok().and_then(|info| info.ok()?.text());
+                known.extend(text.and_then(|text| {
+                    let mut lines = text.lines().map(str::to_owned);
+                    lines.find(|line| line.starts_with("cluster_current_epoch:"))
+                }));
+            }
+            known.dedup();
+            if known.len() <= 1 {
+                return Ok(());
+            }
+            wait(begun).await?;
+        }
+    }
+
     /// Ends a move: the slot belongs to the new node.
     pub async fn close_slot(&self, slot: u16, to: usize) -> Result<()> {
+        self.until_epochs_are_known().await?;
         let from = self.owner(slot).await?;
         let id = self.id(to).await?;
         let number = slot.to_string();

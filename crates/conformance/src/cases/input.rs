@@ -55,7 +55,7 @@ pub(crate) async fn bad_names_and_words(ctx: TestContext) {
     expect_kind(
         store
             .lock("a")
-            .acquire_timeout(Duration::from_millis(100))
+            .acquire_timeout(Duration::from_secs(1))
             .await,
         ErrorKind::TimedOut,
     );
