@@ -40,14 +40,7 @@ const NETWORK: [&str; 7] = [
 ];
 
 /// Crates that only the features `tls` and `sasl` may bring.
-const OPTIONAL: [&str; 6] = [
-    "leasehold-tls",
-    "rustls",
-    "aws-lc-rs",
-    "ring",
-    "rsasl",
-    "md5",
-];
+const OPTIONAL: [&str; 5] = ["rustls", "aws-lc-rs", "ring", "rsasl", "md5"];
 
 /// The other crypto provider: in a program with two, rustls chooses neither.
 const OTHER_PROVIDER: &str = "ring";

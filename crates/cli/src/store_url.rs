@@ -5,8 +5,8 @@ use std::env;
 use std::fmt;
 use std::path::PathBuf;
 
-use leasehold::backend::Address;
 use leasehold::{Error, ErrorKind};
+use leasehold_net::Address;
 
 /// The environment variable that names the store.
 pub(crate) const VARIABLE: &str = "LEASEHOLD_STORE";

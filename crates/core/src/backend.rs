@@ -1,7 +1,6 @@
 //! For authors of stores: the trait, the types of its calls, the rules that stores share, and the
 //! tools that a store needs.
 //!
-//! - The URL of a store: [`Address`] and [`Host`].
 //! - Names that may contain any byte (S8): [`escape`] and [`unescape`].
 //! - Work and connections that outlive a runtime of the program: [`Background`], [`Signal`] and
 //!   [`Home`].
@@ -31,4 +30,4 @@ pub use notifier::{Notification, Notifier, Subscription};
 pub use token::{RAISED_AHEAD, place_of_token, raised_places, token_of_place};
 pub use token_floor::{Raises, TokenFloor};
 
-pub use crate::support::{Address, Background, Home, Host, Signal, escape, unescape};
+pub use crate::support::{Background, Home, Signal, escape, unescape};

@@ -5,10 +5,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions};
-use leasehold_core::support::{Address, Credentials};
 use leasehold_core::{Error, ErrorKind, Result};
-#[cfg(feature = "tls")]
-use leasehold_tls::Tls;
+use leasehold_net::{Address, Credentials, Tls};
 
 #[cfg(feature = "tls")]
 use crate::client::secure;
@@ -20,7 +18,6 @@ const REQUEST: Duration = Duration::from_secs(1);
 pub(crate) const PING: (Duration, Duration) = (Duration::from_secs(6), Duration::from_secs(1));
 
 /// The start of an endpoint over TLS.
-#[cfg(feature = "tls")]
 pub(crate) const SECURE: &str = "https://";
 
 /// The addresses of the servers, and the settings of connections, requests and keys.
@@ -46,7 +43,6 @@ pub struct Config {
     pub(crate) client: Option<Client>,
     #[cfg(leasehold_lab)]
     reached_by: Option<fn(&str) -> Client>,
-    #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
     /// The time limit of one request to one endpoint.
     pub(crate) timeout: Duration,
@@ -71,13 +67,7 @@ impl Config {
     pub fn from_url(url: &str) -> Result<Config> {
         let mut address = Address::parse_tls(url, "etcd", 2379, 2379)?;
         let timeout = address.timeout()?;
-        #[cfg(feature = "tls")]
         let tls = Tls::from_address(&mut address)?;
-        #[cfg(not(feature = "tls"))]
-        if address.tls {
-            let what = "TLS needs the feature \"tls\", which is off in this build";
-            return Err(Error::new(ErrorKind::Unsupported, what));
-        }
         let discover = match address.take("discover").as_deref() {
             None | Some("false") => false,
             Some("true") => true,
@@ -103,7 +93,6 @@ impl Config {
             .timeout(timeout)
             .options(options)
             .discover(discover);
-        #[cfg(feature = "tls")]
         let config = Config { tls, ..config };
         config.check().map(|()| config)
     }
@@ -119,7 +108,6 @@ impl Config {
             client: None,
             #[cfg(leasehold_lab)]
             reached_by: None,
-            #[cfg(feature = "tls")]
             tls: None,
             timeout: REQUEST,
             discover: false,
@@ -287,11 +275,7 @@ impl Config {
 
     /// Returns whether the configuration has settings of connections.
     fn is_about_connections(&self) -> bool {
-        #[cfg(feature = "tls")]
-        if self.tls.is_some() {
-            return true;
-        }
-        self.options.is_some() || self.credentials.is_some() || self.discover
+        self.options.is_some() || self.credentials.is_some() || self.tls.is_some() || self.discover
     }
 
     /// Fails if a setting is wrong.
@@ -309,7 +293,6 @@ impl Config {
                 "an endpoint of etcd has no user: give it by `options` or `credentials`",
             ));
         }
-        #[cfg(feature = "tls")]
         if self.tls.is_some()
             && !self
                 .endpoints

@@ -89,7 +89,7 @@ use crate::claim::shared::Shared;
 pub use crate::config::Config;
 use crate::fence::raise::RAISES;
 #[cfg(feature = "tls")]
-pub use leasehold_tls::Tls;
+pub use leasehold_net::Tls;
 
 /// The number of names in one transaction: a server in its default configuration lets it compare
 /// 128 things.

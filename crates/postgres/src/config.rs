@@ -6,10 +6,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use leasehold_core::support::{Credentials, Host};
 use leasehold_core::{Error, Result};
 #[cfg(feature = "tls")]
-use leasehold_tls::Tls;
+use leasehold_net::Tls;
+use leasehold_net::{Credentials, Host};
 
 pub(crate) use self::server::Server;
 use self::server::{address_of, invalid};

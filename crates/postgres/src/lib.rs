@@ -61,7 +61,7 @@ pub use crate::config::Config;
 pub use crate::fence::{HELD, LOST, PASSED_ON, StillHolds, held};
 pub use crate::scripts::migration;
 #[cfg(feature = "tls")]
-pub use leasehold_tls::Tls;
+pub use leasehold_net::Tls;
 
 /// The number of names that one step takes at most.
 const AT_ONCE: usize = 100;

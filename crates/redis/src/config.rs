@@ -5,10 +5,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::link::{AddressMap, Sentinels, Server, server_of_sentinels, servers};
-use leasehold_core::support::{Address, Credentials, Host};
 use leasehold_core::{Error, ErrorKind, Result};
 #[cfg(feature = "tls")]
-use leasehold_tls::Tls;
+use leasehold_net::Tls;
+use leasehold_net::{Address, Credentials, Host};
 use redis::ConnectionInfo;
 
 /// The time in milliseconds for which a claim waits for replicas, unless the URL sets it.

@@ -36,8 +36,9 @@ use crate::entry::{MIN_TTL, RAISES};
 pub use crate::fence::{StillHolds, write_fenced};
 use crate::release::repeat::Releases;
 use crate::scripts::{FENCE, NEEDS};
+pub use leasehold_net::Host;
 #[cfg(feature = "tls")]
-pub use leasehold_tls::Tls;
+pub use leasehold_net::Tls;
 
 /// The endings of the keys beside a lock.
 const BESIDE: [&str; 4] = ["l", "o", "s", "r"];

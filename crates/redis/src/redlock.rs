@@ -132,7 +132,7 @@ use crate::redlock::client::nodes::{NODE, Nodes};
 pub use crate::redlock::config::Config;
 use crate::redlock::entry::{Held, ttl};
 #[cfg(feature = "tls")]
-pub use leasehold_tls::Tls;
+pub use leasehold_net::Tls;
 
 /// The endings of the keys beside a lock.
 const BESIDE: [&str; 5] = ["rq", "rh", "rw", "rs", "re"];

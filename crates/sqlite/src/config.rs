@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use leasehold_core::support::Address;
 use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_net::Address;
 
 /// The path of the file, and the way in which it is opened.
 #[derive(Clone, Debug)]

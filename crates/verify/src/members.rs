@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leasehold::backend::Host;
 use leasehold::redis::client::{RedisResult, cmd};
+use leasehold_net::Host;
 
 use crate::findings::{self, Finding, info_field, note, warning};
 use crate::redis::connect;

@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime};
 
 use leasehold::Guarantees;
 use leasehold::backend::Moment;
-use leasehold::backend::{Address, Host};
 use leasehold::postgres::client::config::SslMode;
 use leasehold::postgres::client::{Client, Config, NoTls, Row};
 #[cfg(feature = "tls")]
-use leasehold_tls::Tls;
+use leasehold_net::Tls;
+use leasehold_net::{Address, Host};
 
 use self::rules::Facts;
 use crate::findings::{Finding, note};

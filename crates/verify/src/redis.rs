@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold::backend::Host;
 use leasehold::redis::client::aio::MultiplexedConnection;
 use leasehold::redis::client::{AsyncConnectionConfig, RedisConnectionInfo, RedisResult, cmd};
+use leasehold_net::Host;
 
 use crate::findings::{self, Finding};
 use crate::tcp::Servers;

@@ -1,7 +1,7 @@
 //! Asks each kind of server about itself, beside the store's own client.
 
 use leasehold::Guarantees;
-use leasehold::backend::Host;
+use leasehold_net::Host;
 
 use crate::findings::{self, Finding, note, warning};
 use crate::sessions;

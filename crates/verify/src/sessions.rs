@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use leasehold::backend::Host;
+use leasehold_net::Host;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ErrorKind, Result};
 
 use crate::findings::{Finding, warning};

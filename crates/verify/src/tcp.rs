@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use leasehold::backend::{Address, Host};
+use leasehold_net::{Address, Host};
 #[cfg(feature = "tls")]
-use leasehold_tls::{Client, Tls};
+use leasehold_net::{Tls, tls::Client};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 

@@ -9,10 +9,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use leasehold_core::support::{Address, Credentials, Host, uuid};
+use leasehold_core::support::uuid;
 use leasehold_core::{Error, ErrorKind, Result};
-#[cfg(feature = "tls")]
-use leasehold_tls::Tls;
+use leasehold_net::{Address, Credentials, Host, Tls};
 use zookeeper_client::{Acl, Acls, Client, Connector};
 
 /// ZooKeeper's own port.
@@ -45,7 +44,6 @@ pub struct Config {
     credentials: Option<Credentials>,
     #[cfg(feature = "sasl")]
     sasl: Option<Credentials>,
-    #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
     acls: Vec<Acl>,
 }
@@ -64,13 +62,7 @@ impl Config {
     pub fn from_url(url: &str) -> Result<Config> {
         let mut address = Address::parse_tls(url, "zookeeper", DEFAULT_PORT, TLS_PORT)?;
         let timeout = address.timeout()?;
-        #[cfg(feature = "tls")]
         let tls = Tls::from_address(&mut address)?;
-        #[cfg(not(feature = "tls"))]
-        if address.tls {
-            let what = "TLS needs the feature \"tls\", which is off in this build";
-            return Err(Error::new(ErrorKind::Unsupported, what));
-        }
         let sasl = match address.take("sasl").as_deref() {
             None => false,
             Some("digest-md5") if cfg!(feature = "sasl") => true,
@@ -87,11 +79,10 @@ impl Config {
         };
         address.done()?;
         let hosts: Vec<String> = address.hosts.iter().map(Host::to_string).collect();
-        let mut config = Config::new(&hosts.join(",")).timeout(timeout);
-        #[cfg(feature = "tls")]
-        if let Some(tls) = tls {
-            config = config.tls(tls);
-        }
+        let mut config = Config {
+            tls,
+            ..Config::new(&hosts.join(",")).timeout(timeout)
+        };
         if !address.path.is_empty() {
             config = config.root(&format!("/{}", address.path));
         }
@@ -123,7 +114,6 @@ impl Config {
             credentials: None,
             #[cfg(feature = "sasl")]
             sasl: None,
-            #[cfg(feature = "tls")]
             tls: None,
             acls: Acls::anyone_all().to_vec(),
         }
@@ -213,11 +203,7 @@ impl Config {
 
     /// Returns whether every connection is over TLS.
     pub(crate) fn is_secure(&self) -> bool {
-        #[cfg(feature = "tls")]
-        if self.tls.is_some() {
-            return true;
-        }
-        self.secure
+        self.secure || self.tls.is_some()
     }
 
     /// This server with its port.

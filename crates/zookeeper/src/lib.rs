@@ -65,7 +65,7 @@ use crate::client::Sessions;
 pub use crate::config::Config;
 use crate::fence::raise::RAISES;
 #[cfg(feature = "tls")]
-pub use leasehold_tls::Tls;
+pub use leasehold_net::Tls;
 #[doc(no_inline)]
 pub use zookeeper_client;
 

@@ -18,8 +18,9 @@ use etcd_client::{
 };
 use leasehold_core::ErrorKind::{Ambiguous, Unavailable, Unsupported};
 use leasehold_core::backend::Moment;
-use leasehold_core::support::{Home, locked, race};
+use leasehold_core::support::{Home, locked};
 use leasehold_core::{Error, Result};
+use leasehold_net::race;
 use tokio::sync::watch;
 use tokio::time::timeout;
 

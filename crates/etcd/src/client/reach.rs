@@ -4,7 +4,7 @@
 use std::io::ErrorKind::ConnectionRefused;
 use std::time::Duration;
 
-use leasehold_core::support::Host;
+use leasehold_net::Host;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 

@@ -20,8 +20,9 @@ use std::time::Duration;
 
 use leasehold_core::ErrorKind::{Ambiguous, Unavailable};
 use leasehold_core::backend::{Moment, Notifier};
-use leasehold_core::support::{Host, fault, locked};
+use leasehold_core::support::{fault, locked};
 use leasehold_core::{Error, Result};
+use leasehold_net::Host;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::timeout;

@@ -1,4 +1,4 @@
-//! A connection over TLS: the client crate asks the server for it, and `leasehold-tls` shows and
+//! A connection over TLS: the client crate asks the server for it, and `leasehold-net` shows and
 //! verifies the certificates.
 
 use std::error::Error as _;
@@ -8,9 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
-use leasehold_core::support::{Host, locked};
+use leasehold_core::support::locked;
 use leasehold_core::{Error, ErrorKind, Result};
-use leasehold_tls::{Client as TlsClient, Tls};
+use leasehold_net::Host;
+use leasehold_net::Tls;
+use leasehold_net::tls::Client as TlsClient;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};

@@ -1,9 +1,7 @@
 //! One database as a URL names it: its hosts, its user and its TLS.
 
-use leasehold_core::support::{Address, Credentials, Host};
 use leasehold_core::{Error, ErrorKind, Result};
-#[cfg(feature = "tls")]
-use leasehold_tls::Tls;
+use leasehold_net::{Address, Credentials, Host, Tls};
 
 /// A database, with the credentials and the TLS of its connections.
 #[derive(Clone, Default)]
@@ -14,7 +12,6 @@ pub(crate) struct Server {
     user: Option<String>,
     password: Option<String>,
     pub(super) credentials: Option<Credentials>,
-    #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
 }
 
@@ -28,7 +25,7 @@ impl Server {
                 ));
             }
         }
-        let files = ["sslrootcert", "sslcert", "sslkey"].map(|word| address.take(word));
+        let files = FILES.map(|word| address.take(word));
         let secure = match address.take("sslmode").as_deref() {
             None | Some("disable") => false,
             Some("verify-full") => true,
@@ -44,11 +41,12 @@ impl Server {
                 "sslrootcert, sslcert and sslkey are for sslmode=verify-full",
             ));
         }
-        #[cfg(not(feature = "tls"))]
-        if secure {
-            let what = "TLS needs the feature \"tls\", which is off in this build";
-            return Err(Error::new(ErrorKind::Unsupported, what));
-        }
+        let [ca, cert, key] = files;
+        let ca = ca.filter(|ca| ca != "system");
+        let tls = match secure {
+            true => Some(Tls::from_files(FILES, [ca, cert, key])?),
+            false => None,
+        };
         address.done()?;
         if address.path.is_empty() || address.path.contains(['/', '\0']) {
             return Err(invalid("behind the hosts stands the name of one database"));
@@ -63,8 +61,7 @@ impl Server {
             user: address.user,
             password: address.password,
             credentials: None,
-            #[cfg(feature = "tls")]
-            tls: if secure { Some(tls_of(files)?) } else { None },
+            tls,
         })
     }
 
@@ -86,7 +83,6 @@ impl Server {
         if there.user.is_none() {
             (there.user, there.password) = (self.user.clone(), self.password.clone());
         }
-        #[cfg(feature = "tls")]
         if there.tls.is_none() {
             there.tls.clone_from(&self.tls);
         }
@@ -109,6 +105,10 @@ impl Server {
     }
 }
 
+/// The parameters with the files of TLS, as libpq names them: the CAs to trust, and the
+/// certificate to show with its key.
+const FILES: [&str; 3] = ["sslrootcert", "sslcert", "sslkey"];
+
 /// The port of PostgreSQL.
 const PORT: u16 = 5432;
 
@@ -120,33 +120,6 @@ pub(super) fn address_of(url: &str) -> Result<Address> {
         "postgres"
     };
     Address::parse_with_user(url, scheme, PORT)
-}
-
-#[cfg(feature = "tls")]
-fn tls_of([ca, cert, key]: [Option<String>; 3]) -> Result<Tls> {
-    if [&ca, &cert, &key]
-        .into_iter()
-        .flatten()
-        .any(String::is_empty)
-    {
-        return Err(invalid(
-            "sslrootcert, sslcert and sslkey are paths of files",
-        ));
-    }
-    let tls = match ca.as_deref() {
-        None | Some("system") => Tls::new(),
-        Some(file) => Tls::new().ca_file(file),
-    };
-    match (cert, key) {
-        (Some(cert), Some(key)) => Ok(tls.client_files(cert, key)),
-        (None, None) => Ok(tls),
-        (Some(_), None) => Err(invalid(
-            "sslcert without sslkey: a client certificate needs both",
-        )),
-        (None, Some(_)) => Err(invalid(
-            "sslkey without sslcert: a client certificate needs both",
-        )),
-    }
 }
 
 pub(super) fn invalid(what: &str) -> Error {

@@ -73,7 +73,6 @@ impl Connection {
         ));
         let link = Arc::new(Link {
             home,
-            #[cfg(feature = "tls")]
             tls: server.tls,
             cluster: server.cluster,
             address,

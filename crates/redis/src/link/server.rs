@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use leasehold_core::support::{Address, Credentials, Host};
 use leasehold_core::{Error, ErrorKind, MAX_TTL, Result};
-#[cfg(feature = "tls")]
-use leasehold_tls::Tls;
+use leasehold_net::{Address, Credentials, Host, Tls};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
 /// One server: the client crate's description of it, the sources of its address and its
@@ -21,7 +19,6 @@ pub(crate) struct Server {
     /// It has to be a node of a Cluster.
     pub(crate) cluster: bool,
     /// TLS for the connection. `info` then has the address as a plain one.
-    #[cfg(feature = "tls")]
     pub(crate) tls: Option<Tls>,
 }
 
@@ -41,7 +38,6 @@ impl From<ConnectionInfo> for Server {
             sentinels: None,
             credentials: None,
             cluster: false,
-            #[cfg(feature = "tls")]
             tls: None,
         }
     }
@@ -49,20 +45,13 @@ impl From<ConnectionInfo> for Server {
 
 /// All servers of an address. Removes the TLS options from it.
 pub(crate) fn servers(address: &mut Address) -> Result<Vec<Server>> {
-    #[cfg(feature = "tls")]
     let tls = Tls::from_address(address)?;
-    #[cfg(not(feature = "tls"))]
-    if address.tls {
-        let what = "TLS needs the feature \"tls\", which is off in this build";
-        return Err(Error::new(ErrorKind::Unsupported, what));
-    }
     let infos = address
         .hosts
         .iter()
         .map(|host| server(address, host))
         .collect::<Result<Vec<_>>>()?;
     let server = |info| Server {
-        #[cfg(feature = "tls")]
         tls: tls.clone(),
         ..Server::from(info)
     };

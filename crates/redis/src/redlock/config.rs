@@ -5,10 +5,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::link::{Server, servers};
-use leasehold_core::support::{Address, Credentials};
 use leasehold_core::{Error, ErrorKind, Result};
 #[cfg(feature = "tls")]
-use leasehold_tls::Tls;
+use leasehold_net::Tls;
+use leasehold_net::{Address, Credentials};
 use redis::ConnectionInfo;
 
 /// The limit of one request to one node, if the user sets no other.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::support::*;
 use leasehold_core::backend::{Backend, Claim, Claimed, WaitPolicy};
-use leasehold_core::support::Host;
+use leasehold_net::Host;
 use leasehold_redis::{Config, Redis};
 use leasehold_testbed::{Proxy, RedisCluster, RedisClusterOptions};
 

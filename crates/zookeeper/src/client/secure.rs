@@ -3,9 +3,10 @@
 
 use futures_util::future::join_all;
 use leasehold_core::ErrorKind::{Denied, Internal, Invalid, Unavailable, Unsupported};
-use leasehold_core::support::Host;
 use leasehold_core::{Error, Result};
-use leasehold_tls::{Tls, install_provider};
+use leasehold_net::Host;
+use leasehold_net::Tls;
+use leasehold_net::tls::install_provider;
 use tokio::time::timeout;
 use zookeeper_client::{Connector, TlsOptions};
 

@@ -20,8 +20,9 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use leasehold_core::backend::{Moment, Notifier};
-use leasehold_core::support::{Background, locked, race};
+use leasehold_core::support::{Background, locked};
 use leasehold_core::{Loss, Result};
+use leasehold_net::race;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use zookeeper_client::{Connector, Error as ZkError, MultiReadResult, MultiReader, SessionInfo};

@@ -1,7 +1,7 @@
 //! Accounts of the servers, proved by SASL with DIGEST-MD5.
 
-use leasehold_core::support::Credentials;
 use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_net::Credentials;
 use zookeeper_client::{Connector, SaslOptions};
 
 use crate::config::Config;

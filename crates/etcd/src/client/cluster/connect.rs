@@ -9,8 +9,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use leasehold_core::ErrorKind::{Ambiguous, Unavailable};
 use leasehold_core::backend::Moment;
-use leasehold_core::support::{Home, locked, race};
+use leasehold_core::support::{Home, locked};
 use leasehold_core::{Error, Result};
+use leasehold_net::race;
 use tokio::time::timeout;
 
 use crate::client::cluster::{Cluster, Connection, DOUBLINGS};

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 use std::time::Duration;
 
 use futures_util::future::{join_all, select_ok};
-use leasehold_core::support::{Host, Signal, locked};
+use leasehold_core::support::{Signal, locked};
 use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_net::Host;
 use redis::{ConnectionAddr, pipe};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};

@@ -2,8 +2,8 @@
 
 use std::sync::LazyLock;
 
-use leasehold_core::support::Host;
 use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_net::Host;
 use redis::{Value, from_redis_value_ref};
 
 use crate::link::error::junk;

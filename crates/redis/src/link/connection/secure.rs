@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use futures_util::future::OptionFuture;
 use leasehold_core::{Error, ErrorKind, Result};
-use leasehold_tls::Tls;
+use leasehold_net::Tls;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ConnectionAddr};
 use tokio::task::AbortHandle;

@@ -16,8 +16,9 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
-use leasehold_core::support::{Credentials, locked};
+use leasehold_core::support::locked;
 use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_net::Credentials;
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, PushKind, Value, from_redis_value,

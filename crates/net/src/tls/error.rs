@@ -9,7 +9,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, Error as TlsError};
 use webpki::{EndEntityCert, Error as PkiError, KeyUsage};
 
-use crate::invalid;
+use super::invalid;
 
 /// The facts that are known when a handshake fails.
 pub(crate) struct Facts<'a> {

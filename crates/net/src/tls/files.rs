@@ -12,7 +12,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::{Tls, invalid};
+use super::{Tls, invalid};
 
 /// The greatest size of a file in bytes, more than any bundle of CAs has. Without a limit, reading
 /// a device would not end.
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn whatever_is_in_a_file_it_is_understood_or_refused_and_not_shown() {
         let path = Path::new("/a.pem");
-        fuzz_text(include_str!("../corpus/pem"), |pem| {
+        fuzz_text(include_str!("../../corpus/pem"), |pem| {
             let own = own_roots(path, pem).map(drop);
             let found = certificates(path, pem).map(|found| assert!(!found.is_empty()));
             for refused in [own.err(), found.err()].into_iter().flatten() {

@@ -19,9 +19,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::error::{Facts, of_handshake, of_own_pair, of_tcp};
-use crate::files::{Files, Identity, pem};
-use crate::{Tls, invalid};
+use super::error::{Facts, of_handshake, of_own_pair, of_tcp};
+use super::files::{Files, Identity, pem};
+use super::{Tls, invalid};
 
 /// The time in which a server may refuse the certificate that it was shown, or the lack of one:
 /// with TLS 1.3 it does so after the handshake.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use crate::{Error, ErrorKind, Result};
+use leasehold_core::{Error, ErrorKind, Result};
 
 type Function = dyn Fn() -> BoxFuture<'static, Result<(String, String)>> + Send + Sync;
 

@@ -1,9 +1,6 @@
-//! Internal: the parts that all stores of Leasehold over TLS share, for no other user. Use
-//! `leasehold` with the feature `tls` and that of a store; each of these stores re-exports [`Tls`].
-//!
-//! `lib` has the settings of a user (files, a name), `files` reads the files, `client` makes
-//! connections with them, and `error` says what went wrong and what to do. The crate has no notion
-//! of a store. Nothing here falls back to plain text: there is a TLS connection, or an error.
+//! TLS for the connections of a store. [`Tls`] has the settings of a user (files, a name), `files`
+//! reads the files, `client` makes connections with them, and `error` says what went wrong and what
+//! to do. Nothing here falls back to plain text: there is a TLS connection, or an error.
 
 mod client;
 mod error;
@@ -11,12 +8,12 @@ mod files;
 
 use std::path::PathBuf;
 
-use leasehold_core::support::Address;
 use leasehold_core::{Error, ErrorKind, Result};
 use rustls::pki_types::ServerName;
 
-pub use crate::client::{Client, install_provider};
-pub use crate::files::Identity;
+pub use self::client::{Client, install_provider};
+pub use self::files::Identity;
+use crate::Address;
 
 /// The settings of TLS connections to a store: the CAs to trust, and the certificate to show.
 ///
@@ -37,7 +34,7 @@ pub use crate::files::Identity;
 /// # Examples
 ///
 /// ```
-/// use leasehold_tls::Tls;
+/// use leasehold_net::Tls;
 ///
 /// let tls = Tls::new().ca_file("/etc/store/ca.pem").client_files("/etc/store/me.pem", "/etc/store/me.key");
 /// ```
@@ -101,28 +98,42 @@ impl Tls {
             };
             return given.map_or(Ok(None), |given| Err(what(given)));
         }
-        let path = |word, value: Option<String>| match value {
-            Some(empty) if empty.is_empty() => {
-                Err(invalid(format!("{word} is the path of a file")))
-            }
-            value => Ok(value.map(PathBuf::from)),
-        };
-        let identity = match (path("cert", cert)?, path("key", key)?) {
-            (Some(cert), Some(key)) => Some((cert, key)),
-            (None, None) => None,
-            (Some(_), None) => {
-                return Err(invalid("cert without key: a client certificate needs both"));
-            }
-            (None, Some(_)) => {
-                return Err(invalid("key without cert: a client certificate needs both"));
-            }
-        };
         let tls = Tls {
-            ca: path("ca", ca)?,
-            identity,
             server_name,
+            ..Tls::from_files(["ca", "cert", "key"], [ca, cert, key])?
         };
         tls.check_name().map(|()| Some(tls))
+    }
+
+    /// Settings with these files: the CAs to trust, the certificate to show, and its key. `words`
+    /// are the parameters of a URL that name them.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](ErrorKind::Invalid) for an empty path, and for a certificate without a key or a
+    /// key without a certificate.
+    pub fn from_files(words: [&str; 3], files: [Option<String>; 3]) -> Result<Tls> {
+        let given = words.into_iter().zip(&files);
+        if let Some((word, _)) = given.filter(|(_, file)| file.as_deref() == Some("")).next() {
+            return Err(invalid(format!("{word} is the path of a file")));
+        }
+        let [_, cert_word, key_word] = words;
+        let [ca, cert, key] = files.map(|file| file.map(PathBuf::from));
+        let half = |given, lacking| {
+            let what = format!("{given} without {lacking}: a client certificate needs both");
+            Err(invalid(what))
+        };
+        let identity = match (cert, key) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            (Some(_), None) => return half(cert_word, key_word),
+            (None, Some(_)) => return half(key_word, cert_word),
+        };
+        Ok(Tls {
+            ca,
+            identity,
+            server_name: None,
+        })
     }
 
     /// Returns whether a file names the CAs to trust; otherwise they are the system's.

@@ -8,21 +8,20 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
+use leasehold_core::{Error, ErrorKind, Result};
 use percent_encoding::percent_decode_str;
-
-use crate::backend::error::{Error, ErrorKind, Result};
 
 /// A store's URL, taken apart:
 /// `scheme://[[user]:password@]host[:port][,host[:port]…][/path][?key=value[&key=value…]]`.
 ///
 /// One strict grammar for every store. User, password, path and values are percent-decoded. A store
-/// takes the parameters that it knows, and then calls [`done`](crate::backend::Address::done), so that
+/// takes the parameters that it knows, and then calls [`done`](Address::done), so that
 /// a misspelt parameter is refused instead of ignored. No message shows a credential.
 ///
 /// # Examples
 ///
 /// ```
-/// use leasehold_core::backend::Address;
+/// use leasehold_net::Address;
 ///
 /// # fn main() -> leasehold_core::Result<()> {
 /// let mut url = Address::parse("redis://:secret@db-1,db-2:7000/0?timeout=250", "redis", 6379)?;
@@ -50,7 +49,7 @@ pub struct Address {
 /// # Examples
 ///
 /// ```
-/// use leasehold_core::backend::Host;
+/// use leasehold_net::Host;
 ///
 /// assert_eq!(Host::parse("[::1]", 6379).unwrap().to_string(), "[::1]:6379");
 /// assert!(Host::parse("db:0", 6379).is_err());
@@ -72,7 +71,7 @@ impl Address {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid), with the part that is wrong, and without
+    /// [`Invalid`](ErrorKind::Invalid), with the part that is wrong, and without
     /// credentials.
     pub fn parse(url: &str, scheme: &str, default_port: u16) -> Result<Address> {
         let rest = url
@@ -88,7 +87,7 @@ impl Address {
     ///
     /// # Errors
     ///
-    /// As [`parse`](crate::backend::Address::parse).
+    /// As [`parse`](Address::parse).
     pub fn parse_with_user(url: &str, scheme: &str, default_port: u16) -> Result<Address> {
         let named = |rest: &str| {
             let authority = rest.split(['/', '?']).next().unwrap_or_default();
@@ -110,7 +109,7 @@ impl Address {
     ///
     /// # Errors
     ///
-    /// As [`parse`](crate::backend::Address::parse).
+    /// As [`parse`](Address::parse).
     pub fn parse_tls(url: &str, scheme: &str, default_port: u16, tls_port: u16) -> Result<Address> {
         let secure = url
             .strip_prefix(scheme)
@@ -179,17 +178,17 @@ impl Address {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid) for another value.
+    /// [`Invalid`](ErrorKind::Invalid) for another value.
     pub fn timeout(&mut self) -> Result<Duration> {
         self.timeout_or(Duration::from_secs(1))
     }
 
     /// Takes the parameter `timeout`, with this default. See
-    /// [`timeout`](crate::backend::Address::timeout).
+    /// [`timeout`](Address::timeout).
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid) for a value that is no number from 10 to 60000.
+    /// [`Invalid`](ErrorKind::Invalid) for a value that is no number from 10 to 60000.
     pub fn timeout_or(&mut self, default: Duration) -> Result<Duration> {
         let Some(text) = self.take("timeout") else {
             return Ok(default);
@@ -210,7 +209,7 @@ impl Address {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid), with the name of the first one: it is unknown, or
+    /// [`Invalid`](ErrorKind::Invalid), with the name of the first one: it is unknown, or
     /// was given twice.
     pub fn done(&self) -> Result<()> {
         match self.parameters.first() {
@@ -227,7 +226,7 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid) for a malformed host, or for a port that is no number
+    /// [`Invalid`](ErrorKind::Invalid) for a malformed host, or for a port that is no number
     /// from 1 to 65535.
     pub fn parse(text: &str, default_port: u16) -> Result<Host> {
         let (name, port) = match text.strip_prefix('[').and_then(|v6| v6.split_once(']')) {
@@ -290,39 +289,6 @@ fn decoded(text: &str, what: &str) -> Result<String> {
     decoded
         .map(Into::into)
         .ok_or_else(|| invalid(format_args!("{what} is not percent-encoded UTF-8")))
-}
-
-/// Writes `name` so that it contains none of the `special` characters: these and `%` are
-/// percent-encoded, the rest stays as it is. Different names stay different.
-///
-/// # Examples
-///
-/// ```
-/// use leasehold_core::backend::{escape, unescape};
-///
-/// let key = escape("a/b", |c| c == '/');
-/// assert_eq!(key, "a%2Fb");
-/// assert_eq!(unescape(&key, |c| c == '/').as_deref(), Some("a/b"));
-/// ```
-pub fn escape(name: &str, special: impl Fn(char) -> bool) -> String {
-    let mut escaped = String::with_capacity(name.len());
-    for c in name.chars() {
-        if c == '%' || special(c) {
-            c.encode_utf8(&mut [0; 4])
-                .bytes()
-                .for_each(|byte| escaped.push_str(&format!("%{byte:02X}")));
-        } else {
-            escaped.push(c);
-        }
-    }
-    escaped
-}
-
-/// The text from which [`escape`](crate::backend::escape) made `escaped`; `None` if `escape` could
-/// not have made it, so that a key of another tool is not mistaken for one of Leasehold's.
-pub fn unescape(escaped: &str, special: impl Fn(char) -> bool) -> Option<String> {
-    let name = percent_decode_str(escaped).decode_utf8().ok()?;
-    (escape(&name, special) == escaped).then(|| name.into_owned())
 }
 
 #[cfg(test)]
@@ -416,29 +382,5 @@ mod tests {
         }
         let address = parse("redis://me:s3ntinel@host").unwrap();
         assert!(!format!("{address:?}").contains("s3ntinel"));
-    }
-
-    #[test]
-    fn escapes_come_back_and_never_collide() {
-        let special = |c: char| c == '/' || c.is_control();
-        let names = [
-            "a",
-            "a/b",
-            "a%2Fb",
-            "%",
-            "%25",
-            "a\nb",
-            "\u{e9}/\u{6f22}",
-            "",
-        ];
-        let escaped: Vec<String> = names.iter().map(|name| escape(name, special)).collect();
-        for (i, text) in escaped.iter().enumerate() {
-            assert_eq!(unescape(text, special).as_deref(), Some(names[i]));
-            assert!(!text.contains('/'));
-            assert_eq!(escaped.iter().filter(|other| *other == text).count(), 1);
-        }
-        for foreign in ["a/b", "%2f", "%zz", "%", "%41", "%FF"] {
-            assert_eq!(unescape(foreign, special), None, "{foreign}");
-        }
     }
 }

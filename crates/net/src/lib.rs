@@ -1,0 +1,25 @@
+//! Internal: what the stores of Leasehold with servers share about reaching them. Use `leasehold`
+//! with the feature of a store; the stores re-export the types of their settings.
+//!
+//! - [`Address`] and [`Host`]: the URL of a store.
+//! - [`Credentials`]: a user and a password that change.
+//! - [`Tls`]: TLS, with the feature `tls`.
+//! - [`race`]: one connection to several servers of which any will do.
+//!
+//! Nothing here knows a lock or a protocol of a server.
+
+mod address;
+mod credentials;
+#[cfg(not(feature = "tls"))]
+mod no_tls;
+mod race;
+#[cfg(feature = "tls")]
+pub mod tls;
+
+pub use crate::address::{Address, Host};
+pub use crate::credentials::Credentials;
+#[cfg(not(feature = "tls"))]
+pub use crate::no_tls::Tls;
+pub use crate::race::race;
+#[cfg(feature = "tls")]
+pub use crate::tls::Tls;
