@@ -17,6 +17,7 @@ mod guide;
 mod jobs;
 mod lint;
 mod matrix;
+mod room;
 mod run;
 mod setup;
 mod sim;

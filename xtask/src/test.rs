@@ -7,13 +7,14 @@ use std::{
     io::{self, Read, Seek, Write},
     process::{Command, Stdio},
     sync::{Mutex, PoisonError},
-    thread,
+    thread::{self, ScopedJoinHandle},
     time::{Duration, SystemTime},
 };
 
 use crate::{
     binaries::{self, Binary, Kind},
     matrix::Matrix,
+    room::Room,
     run::{Outcome, cargo, lab, shown},
     setup,
     suites::{
@@ -22,12 +23,11 @@ use crate::{
     },
 };
 
-/// The number of suites that run side by side beyond one for each core: most of them wait for leases
-/// to end, and compute in a quarter of their time.
-const BEYOND_CORES: usize = 2;
-
 /// The number of lines that the summary repeats of the output of a failed test.
 const LINES_OF_A_FAILURE: usize = 12;
+
+/// The interval at which the end of a row is noticed.
+const GLANCE: Duration = Duration::from_millis(100);
 
 /// The number of failed tests that are run again at most. More of them have a cause in common.
 const MOST_AGAIN: usize = 10;
@@ -211,35 +211,28 @@ struct Run {
 }
 
 impl Run {
-    /// Runs these rows of suites, each row one suite after the other.
-    fn side_by_side(&mut self, rows: VecDeque<Vec<Suite>>) {
-        let rows = Mutex::new(rows);
+    /// Runs these rows of suites, each row one suite after the other. A row begins when the machine
+    /// has room for it.
+    fn side_by_side(&mut self, mut rows: VecDeque<Vec<Suite>>) {
         let run = Mutex::new(self);
-        let work = || {
-            loop {
-                let row = rows
-                    .lock()
+        let work = |row: Vec<Suite>| {
+            for suite in row {
+                println!("begins: {}", suite.name);
+                let (report, printed) = suite.run();
+                run.lock()
                     .unwrap_or_else(PoisonError::into_inner)
-                    .pop_front();
-                for suite in row.into_iter().flatten() {
-                    println!("begins: {}", suite.name);
-                    let (report, printed) = suite.run();
-                    run.lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .take_in(report, &printed);
-                }
-                if rows
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .is_empty()
-                {
-                    return;
-                }
+                    .take_in(report, &printed);
             }
         };
         thread::scope(|scope| {
-            for _ in 0..BEYOND_CORES + thread::available_parallelism().map_or(1, usize::from) {
-                scope.spawn(work);
+            let mut under_way = Vec::new();
+            let mut room = Room::default();
+            while !rows.is_empty() {
+                under_way.retain(|row: &ScopedJoinHandle<'_, ()>| !row.is_finished());
+                match room.for_another(under_way.len()) {
+                    true => under_way.extend(rows.pop_front().map(|row| scope.spawn(|| work(row)))),
+                    false => thread::sleep(GLANCE),
+                }
             }
         });
     }
