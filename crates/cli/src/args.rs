@@ -60,7 +60,9 @@ pub(crate) enum Command {
     Who(Who),
     Break(Break),
     Guarantees(Guarantees),
+    #[cfg(feature = "lab")]
     Verify(crate::verify::Verify),
+    #[cfg(feature = "lab")]
     Compare(crate::compare::Compare),
     #[cfg(feature = "postgres")]
     PostgresSchema(crate::schema::PostgresSchema),
@@ -223,10 +225,11 @@ pub(crate) struct Break {
 impl Command {
     /// Returns whether the command reads all signals itself, or hands them on to a program.
     pub(crate) fn takes_over_signals(&self) -> bool {
-        matches!(
-            self,
-            Command::Run(_) | Command::Elect(_) | Command::Verify(_)
-        )
+        #[cfg(feature = "lab")]
+        if matches!(self, Command::Verify(_)) {
+            return true;
+        }
+        matches!(self, Command::Run(_) | Command::Elect(_))
     }
 }
 

@@ -120,6 +120,7 @@ pub(crate) fn bad_usage(what: impl Display) -> Exit {
 }
 
 /// The exit for an internal command line that was typed by hand.
+#[cfg(feature = "lab")]
 pub(crate) fn not_for_users() -> Exit {
     bad_usage("this is for leasehold itself")
 }

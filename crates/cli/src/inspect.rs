@@ -8,7 +8,6 @@ use leasehold::backend::Mode;
 use leasehold::{
     ErrorKind, Fairness, Fencing, FencingToken, LockQueue, Name, Participant, Result, Store,
 };
-use leasehold_compare::Promises;
 use serde_json::{Value, json};
 
 use crate::args::{Break, Guarantees, List, Who};
@@ -173,7 +172,7 @@ pub(crate) async fn guarantees(args: Guarantees) -> io::Result<Exit> {
     on(StoreUrl::any(url.as_deref()), async |store, at| {
         let g = store.guarantees();
         if args.json {
-            return Ok((YES, json(&json!(Promises::from(g)))));
+            return Ok((YES, json(&json!(g))));
         }
         let mut table = Table::new(["", g.store()]);
         let mut row = |what: &str, how: String| table.row([what.into(), how]);

@@ -14,6 +14,7 @@
 mod args;
 mod bridge_seal;
 mod bridge_stages;
+#[cfg(feature = "lab")]
 mod compare;
 mod durations;
 mod elect;
@@ -41,6 +42,7 @@ mod supervise;
 mod table;
 mod terminal;
 mod usage;
+#[cfg(feature = "lab")]
 mod verify;
 mod waiting;
 
@@ -52,13 +54,12 @@ use tokio::runtime::Builder;
 
 use args::{Args, Command};
 use exit::Exit;
-use processes::Status;
 use runtime::in_runtime;
-use signals::Inherited;
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let exit = match words.first().and_then(|word| word.to_str()) {
+        #[cfg(feature = "lab")]
         Some(compare::HOLD) => {
             in_runtime(Builder::new_current_thread(), || compare::hold(&words[1..])).flatten()
         }
@@ -78,6 +79,7 @@ fn command() -> io::Result<Exit> {
         signals::survive_file_limit()?;
     }
     let one = Builder::new_current_thread;
+    #[cfg(feature = "lab")]
     let many = Builder::new_multi_thread;
     match args.command {
         Command::Run(args) => Ok(run::main(&args)),
@@ -86,10 +88,12 @@ fn command() -> io::Result<Exit> {
         Command::Who(args) => in_runtime(one(), || inspect::who(args))?,
         Command::Break(args) => in_runtime(one(), || inspect::evict(args))?,
         Command::Guarantees(args) => in_runtime(one(), || inspect::guarantees(args))?,
+        #[cfg(feature = "lab")]
         Command::Verify(args) => {
-            let signals = Inherited::take_over(&Status::read())?;
+            let signals = signals::Inherited::take_over(&processes::Status::read())?;
             in_runtime(many(), || verify::main(args, signals))?
         }
+        #[cfg(feature = "lab")]
         Command::Compare(args) => in_runtime(many(), || compare::main(args))?,
         #[cfg(feature = "postgres")]
         Command::PostgresSchema(args) => schema::main(&args),

@@ -23,6 +23,7 @@ pub(crate) struct StatusLine {
 
 impl StatusLine {
     /// A bar, for work of known length.
+    #[cfg(feature = "lab")]
     pub(crate) fn bar() -> StatusLine {
         StatusLine::new(
             ProgressBar::new(PARTS),

@@ -57,6 +57,9 @@ fn hint(error: &Error, words: &[OsString]) -> Option<String> {
             let separated = separated(words, unknown)?;
             Some(format!("put -- before the program: {separated}"))
         }
+        (ErrorKind::InvalidSubcommand, _) if matches!(command, "verify" | "compare") => Some(
+            format!("`{command}` needs the feature \"lab\", which is off in this build"),
+        ),
         (ErrorKind::InvalidSubcommand, _) => {
             Some(format!("did you mean `leasehold {}`?", nearest(command)?))
         }

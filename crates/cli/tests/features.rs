@@ -1,4 +1,4 @@
-//! A store that this build lacks is refused in words, whichever those are.
+//! A store or a command that this build lacks is refused in words.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -41,5 +41,20 @@ fn a_store_that_this_build_lacks() {
         assert_eq!(lacks, !built, "{url}: {said}");
         let expected = if built && store != "sqlite" { 69 } else { 64 };
         assert_eq!(output.status.code(), Some(expected), "{url}: {said}");
+    }
+}
+
+#[test]
+fn a_command_that_this_build_lacks() {
+    for command in ["verify", "compare"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_leasehold"))
+            .args([command, "--help"])
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        let lacks = said.contains(&format!("`{command}` needs the feature \"lab\""));
+        assert_eq!(lacks, cfg!(not(feature = "lab")), "{said}");
+        let expected = if lacks { 64 } else { 0 };
+        assert_eq!(output.status.code(), Some(expected), "{said}");
     }
 }

@@ -1,5 +1,6 @@
 //! Which store, and which of fair and fast, suits which need: in words, from the numbers and the promises alone.
 
+use leasehold::{Fairness, Fencing};
 use serde::Serialize;
 
 use crate::report::{Contended, Measured, Order};
@@ -210,7 +211,7 @@ fn in_order(stores: &[Measured]) -> Option<Advice> {
     let most = stores.iter().filter_map(most).max()?;
     let strict: Vec<&Measured> = stores
         .iter()
-        .filter(|m| m.promises.fairness == "strict")
+        .filter(|m| m.promises.fairness() == Fairness::Strict)
         .collect();
     let even = strict.iter().filter_map(|m| {
         Some(format!(
@@ -238,16 +239,16 @@ fn in_order(stores: &[Measured]) -> Option<Advice> {
 
 /// Which stores keep their tokens in order when data are lost: a promise, which no run can measure.
 fn tokens(stores: &[Measured]) -> Advice {
-    let with = |fencing: &str| -> Vec<&str> {
+    let with = |fencing: Fencing| -> Vec<&str> {
         stores
             .iter()
-            .filter(|m| m.promises.fencing == fencing)
+            .filter(|m| m.promises.fencing() == fencing)
             .map(|m| &*m.label)
             .collect()
     };
-    let best = with("survives_data_loss");
-    let rest = with("while_data_lives");
-    let without = with("none");
+    let best = with(Fencing::SurvivesDataLoss);
+    let rest = with(Fencing::WhileDataLives);
+    let without = with(Fencing::None);
     let rising = "tokens go on rising, given a clock that does not step back";
     let mut why = match (best.is_empty(), rest.is_empty()) {
         (false, true) => rising.to_owned(),

@@ -21,7 +21,6 @@ mod advice;
 mod distribution;
 mod holder;
 mod page;
-mod promises;
 mod report;
 mod run;
 mod settings;
@@ -33,7 +32,6 @@ mod workloads;
 pub use advice::Advice;
 pub use distribution::{Bin, Latency};
 pub use holder::hold_until_killed;
-pub use promises::Promises;
 pub use report::{
     Contended, Failure, Measured, Order, Recovery, Renewal, Report, Uncontended, Unreachable,
 };

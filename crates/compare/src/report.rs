@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use crate::advice::{Advice, advise};
 use crate::distribution::Latency;
-use crate::promises::Promises;
 use crate::settings::Settings;
 use crate::subject::Reach;
 
@@ -68,7 +67,7 @@ pub struct Measured {
     /// Which clients its locks exclude from each other.
     pub reach: Reach,
     /// The guarantees of the store.
-    pub promises: Promises,
+    pub promises: Guarantees,
     /// The yardstick: `inspect` of a name that is not in use, which is the cheapest request of each store.
     pub round_trip: Latency,
     /// One client alone, in each order that the store offers.

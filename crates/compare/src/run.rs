@@ -211,7 +211,7 @@ async fn measure(
         label,
         address: subject.address().to_owned(),
         reach: subject.reach(),
-        promises: guarantees.into(),
+        promises: guarantees,
         round_trip: workloads::distribution(round_trips)?,
         uncontended,
         contended,

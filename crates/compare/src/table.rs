@@ -3,10 +3,11 @@
 use std::iter;
 
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
+use leasehold::{Fairness, Fencing};
 
 use crate::report::{Contended, Measured, Order, Renewal, Report, sizes};
 use crate::subject::Reach;
-use crate::units::{digits, ms, rate, times, us};
+use crate::units::{digits, millis, ms, rate, times, us};
 
 /// One row.
 #[derive(Debug)]
@@ -122,29 +123,33 @@ fn of_promises(stores: &[Measured]) -> Vec<Row> {
         Reach::Host => "one host",
         Reach::Machines => "machines",
     };
-    let tokens = |m: &Measured| match m.promises.fencing {
-        "survives_data_loss" => "past data loss",
-        "while_data_lives" => "with the data",
+    let tokens = |m: &Measured| match m.promises.fencing() {
+        Fencing::SurvivesDataLoss => "past data loss",
+        Fencing::WhileDataLives => "with the data",
         _ => "not promised",
     };
     vec![
         row(stores, "locks among", |m| Some(reach(m).into())),
         row(stores, "tokens rise", |m| Some(tokens(m).into())),
         row(stores, "order of service", |m| {
-            Some(m.promises.fairness.into())
+            Some(match m.promises.fairness() {
+                Fairness::Strict => "strict".into(),
+                Fairness::Bounded => "bounded".into(),
+                _ => "none".into(),
+            })
         }),
         row(stores, "wake-up", |m| {
-            Some(if m.promises.pushed_wake {
+            Some(if m.promises.pushed_wake() {
                 "pushed".into()
             } else {
                 "polled".into()
             })
         }),
         row(stores, "shortest lease", |m| {
-            Some(ms(m.promises.min_ttl_ms))
+            Some(ms(millis(m.promises.min_ttl())))
         }),
         row(stores, "freed late by up to", |m| {
-            Some(ms(m.promises.recovery_ms))
+            Some(ms(millis(m.promises.recovery())))
         }),
     ]
 }

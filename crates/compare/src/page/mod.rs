@@ -149,7 +149,7 @@ impl Report {
                 }
                 @for m in &self.stores {
                     h3 { "What " (m.label) " says of itself" }
-                    p { (m.promises.notes) }
+                    p { (m.promises.notes()) }
                 }
             }
         }

@@ -253,6 +253,44 @@ pub enum Fairness {
     Strict,
 }
 
+/// As an object of the fields above, with durations in milliseconds (`min_ttl_ms`) and words such
+/// as `survives_data_loss`.
+#[cfg(feature = "serde")]
+impl serde::Serialize for Guarantees {
+    fn serialize<S: serde::Serializer>(
+        &self,
+        serializer: S,
+    ) -> std::result::Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+
+        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        let fencing = match self.fencing {
+            Fencing::SurvivesDataLoss => "survives_data_loss",
+            Fencing::WhileDataLives => "while_data_lives",
+            _ => "none",
+        };
+        let fairness = match self.fairness {
+            Fairness::Strict => "strict",
+            Fairness::Bounded => "bounded",
+            _ => "none",
+        };
+        let mut data = serializer.serialize_struct("Guarantees", 12)?;
+        data.serialize_field("store", self.store)?;
+        data.serialize_field("fencing", fencing)?;
+        data.serialize_field("fairness", fairness)?;
+        data.serialize_field("pushed_wake", &self.pushed_wake)?;
+        data.serialize_field("min_ttl_ms", &millis(self.min_ttl))?;
+        data.serialize_field("max_ttl_ms", &self.max_ttl().map(millis))?;
+        data.serialize_field("ttl_step_ms", &millis(self.ttl_step))?;
+        data.serialize_field("recovery_ms", &millis(self.recovery))?;
+        data.serialize_field("atomic_multi", &self.atomic_multi)?;
+        data.serialize_field("min_hold_outlives_process", &self.min_hold_outlives_process)?;
+        data.serialize_field("notes", self.notes)?;
+        data.serialize_field("warnings", &self.warnings)?;
+        data.end()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
