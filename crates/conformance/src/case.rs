@@ -4,9 +4,9 @@ use std::future::Future;
 use std::pin::Pin;
 
 use crate::cases::{
-    at_once, cancel, cost, downgrade, election, exclusion, fence, floor, holding, hygiene, input,
-    lease, loss, modes, multi, names, permits, programs, reentry, runtimes, scale, shared, token,
-    waiting,
+    at_once, cancel, cost, downgrade, election, exclusion, fence, floor, holding, hygiene,
+    identity, input, lease, loss, modes, multi, names, permits, programs, reentry, runtimes, scale,
+    shared, token, waiting,
 };
 use crate::context::{TestContext, Variant};
 use crate::harness::Need;
@@ -141,6 +141,10 @@ table! {
     lease::is_renewed_beside_a_lost_one: "P1 P3 S7", [], clean;
     lease::is_each_ones_own: "P1 S2", [Shared], clean;
     lease::never_gets_shorter: "P1 S2 S13", [], clean;
+
+    identity::is_one_of_all_clients: "P1 S18", [], clean;
+    identity::of_another_store_grants_nothing: "P1 P2 P5 S18", [Detour], clean;
+    identity::of_another_store_ends_no_hold: "P3 S18", [Detour], clean;
 
     loss::comes_before_another_grant_when_renewals_hang: "P1 P3", [], clean;
     loss::of_a_pushed_grant_comes_before_another_grant: "P1 P3 S2 S4", [], clean;

@@ -47,6 +47,11 @@ pub trait Harness: Send + Sync + 'static {
         unreachable!("not among the capabilities")
     }
 
+    /// A client whose address the case can lead to another server.
+    async fn misled_client(&self) -> (Arc<dyn Backend>, Arc<dyn Detour>) {
+        unreachable!("not among the capabilities")
+    }
+
     /// A client, and a resource in the same store whose writes carry this client's own condition (`still_holds`).
     async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {
         unreachable!("not among the capabilities")
@@ -174,6 +179,18 @@ pub trait Link: Send + Sync {
     async fn heal(&self);
 }
 
+/// The way between one client and its server, which may lead to another server of its kind: one
+/// that a client of the store has used before, and that has none of the first one's data.
+#[async_trait]
+pub trait Detour: Send + Sync {
+    /// Closes all connections. New ones lead to the other server.
+    async fn lead_away(&self);
+    /// Closes all connections. New ones lead to the first server.
+    async fn lead_back(&self);
+    /// A client of the other server.
+    async fn elsewhere(&self) -> Arc<dyn Backend>;
+}
+
 /// A need of a case beyond clients. The first ones are power over the server, which a harness names
 /// if it has it. Those from [`Fair`](Need::Fair) on are abilities that a store is expected to have
 /// unless its harness states that it [lacks](Capabilities::lacks) them.
@@ -183,6 +200,8 @@ pub enum Need {
     Private,
     /// [`Harness::linked_client`].
     Link,
+    /// [`Harness::misled_client`].
+    Detour,
     /// [`Harness::fenced_client`].
     Fence,
     /// [`Harness::delete_holder`].

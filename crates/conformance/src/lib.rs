@@ -7,7 +7,7 @@
 //! [needs](Need) a harness cannot meet is reported as ignored, with the reason, and counted. Each
 //! case runs bare and behind a decorator that loses replies, fails and delays ([`faulty`]).
 //!
-//! The promises P1–P10 are those of `docs/guarantees.md`, the clauses S1–S17 those of
+//! The promises P1–P10 are those of `docs/guarantees.md`, the clauses S1–S18 those of
 //! [`Backend`](leasehold_core::backend::Backend) and [`TokenFloor`](leasehold_core::backend::TokenFloor).
 
 #![allow(
@@ -36,7 +36,7 @@ mod verdict;
 
 pub use case::{CASES, Case};
 pub use context::{TestContext, Variant};
-pub use harness::{Budget, Capabilities, FencedResource, Harness, Link, Need};
+pub use harness::{Budget, Capabilities, Detour, FencedResource, Harness, Link, Need};
 pub use run::{judge, judge_apart};
 #[cfg(feature = "runner")]
 pub use runner::{Setup, main, main_of};

@@ -21,6 +21,7 @@ const COLUMNS: [Column; 6] = [
             "holding",
             "lease",
             "loss",
+            "identity",
             "cancel",
             "names",
             "input",

@@ -14,6 +14,7 @@
 
 mod checks;
 pub(crate) mod cluster;
+pub(crate) mod identity;
 mod keep_alive;
 pub(crate) mod leased_key;
 mod liveness;

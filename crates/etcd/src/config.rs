@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions};
-use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_core::{Error, ErrorKind, Result, StoreId};
 use leasehold_net::{Address, Credentials, Tls};
 
 #[cfg(feature = "tls")]
@@ -48,16 +48,16 @@ pub struct Config {
     pub(crate) timeout: Duration,
     /// The members are asked for when the store connects.
     pub(crate) discover: bool,
-    /// The cluster that all endpoints have to belong to, if it is known.
-    pub(crate) cluster: Option<u64>,
+    /// The identity of the cluster that all endpoints have to belong to, if it is known.
+    pub(crate) store_id: Option<StoreId>,
 }
 
 impl Config {
-    /// Reads `etcd://[user:password@]host[:port][,host[:port]…][/namespace][?timeout=ms&discover=true]`.
+    /// Reads `etcd://[user:password@]host[:port][,host[:port]…][/namespace][?timeout=ms&discover=true&store=id]`.
     ///
     /// The port is 2379 unless given, the user and the password are percent-encoded, and `timeout`
     /// is from 10 to 60000. `etcds://` is the same over TLS, and needs the feature `tls`.
-    /// `discover` is [`Config::discover`]. The options of TLS are `ca`, `cert`, `key` and
+    /// `discover` is [`Config::discover`], and `store` is [`Config::store_id`]. The options of TLS are `ca`, `cert`, `key` and
     /// `server_name`, as `Tls` has them.
     ///
     /// # Errors
@@ -67,7 +67,8 @@ impl Config {
     pub fn from_url(url: &str) -> Result<Config> {
         let mut address = Address::parse_tls(url, "etcd", 2379, 2379)?;
         let timeout = address.timeout()?;
-        let tls = Tls::from_address(&mut address)?;
+        let tls = Tls::from_address(&mut address, cfg!(feature = "tls"))?;
+        let store_id = address.store_id()?;
         let discover = match address.take("discover").as_deref() {
             None | Some("false") => false,
             Some("true") => true,
@@ -93,7 +94,11 @@ impl Config {
             .timeout(timeout)
             .options(options)
             .discover(discover);
-        let config = Config { tls, ..config };
+        let config = Config {
+            tls,
+            store_id,
+            ..config
+        };
         config.check().map(|()| config)
     }
 
@@ -111,7 +116,7 @@ impl Config {
             tls: None,
             timeout: REQUEST,
             discover: false,
-            cluster: None,
+            store_id: None,
         }
     }
 
@@ -151,6 +156,14 @@ impl Config {
         } else {
             format!("{namespace}/")
         };
+        self
+    }
+
+    /// Uses the cluster with this identity, and no other: see [`StoreId`]. Without it, the cluster
+    /// that most of the endpoints belong to is used.
+    #[must_use]
+    pub fn store_id(mut self, id: StoreId) -> Config {
+        self.store_id = Some(id);
         self
     }
 

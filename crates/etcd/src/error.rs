@@ -6,7 +6,7 @@ use std::iter::successors;
 use etcd_client::Error as ClientError;
 use leasehold_core::Error;
 use leasehold_core::ErrorKind::{
-    self, Ambiguous, Corrupt, Denied, Internal, Invalid, Lost, Unavailable, Unsupported,
+    self, Ambiguous, Corrupt, Denied, Internal, Invalid, Lost, OtherStore, Unavailable, Unsupported,
 };
 use tonic::{Code, ConnectError, Status};
 
@@ -14,7 +14,7 @@ use tonic::{Code, ConnectError, Status};
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     /// `Unavailable`: surely not executed. `Ambiguous`: perhaps executed, perhaps later. For both,
-    /// another endpoint may do better. `Lost`: the lease does not exist (any more). Any other kind:
+    /// another endpoint may do better, and for `OtherStore`. `Lost`: the lease does not exist (any more). Any other kind:
     /// the store refused the request, and would refuse it again.
     pub(crate) kind: ErrorKind,
     why: String,
@@ -183,7 +183,7 @@ impl Failure {
 
     /// Returns whether another endpoint may do better.
     pub(crate) fn is_of_this_endpoint(&self) -> bool {
-        matches!(self.kind, Ambiguous | Unavailable)
+        matches!(self.kind, Ambiguous | Unavailable | OtherStore)
     }
 
     /// Returns whether the server refuses all that stores something; it still deletes.

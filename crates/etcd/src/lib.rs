@@ -83,7 +83,9 @@ use leasehold_core::backend::{
     TokenFloor, async_trait,
 };
 use leasehold_core::support::Background;
-use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
+use leasehold_core::{
+    Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result, StoreId,
+};
 
 use crate::claim::shared::Shared;
 pub use crate::config::Config;
@@ -111,15 +113,16 @@ impl Etcd {
         Etcd::with_config(Config::from_url(url)?).await
     }
 
-    /// Connects as the configuration says. All endpoints are tried, from one at random on, and none
-    /// is waited for while another was not asked. The connected endpoint is asked for its version
+    /// Connects as the configuration says. All endpoints are asked at once: the cluster that most of
+    /// them belong to is used, and none of another one. The connected endpoint is asked for its version
     /// and its alarms; their consequences for locks are [`Guarantees::warnings`].
     ///
     /// # Errors
     ///
     /// Within three seconds: [`Invalid`](leasehold_core::ErrorKind::Invalid) for a bad
     /// configuration, [`Unavailable`](leasehold_core::ErrorKind::Unavailable) when no endpoint
-    /// answers, [`Denied`](leasehold_core::ErrorKind::Denied) for a user that etcd does not let in.
+    /// answers, [`OtherStore`](leasehold_core::ErrorKind::OtherStore) when as many belong to one
+    /// cluster as to another, or none to the one that is pinned, [`Denied`](leasehold_core::ErrorKind::Denied) for a user that etcd does not let in.
     /// Over TLS, at most a time-out later, `Invalid` also for a file that is missing or wrong, and
     /// `Denied` if a server's certificate or this client's is refused.
     pub async fn with_config(config: Config) -> Result<Etcd> {
@@ -257,6 +260,10 @@ impl Backend for Etcd {
                  its next renewal.",
             )
             .with_warnings(self.0.cluster.warnings.get().cloned().unwrap_or_default())
+    }
+
+    fn identity(&self) -> Option<StoreId> {
+        self.0.cluster.identity.id()
     }
 
     fn token_floor(&self) -> Option<&dyn TokenFloor> {

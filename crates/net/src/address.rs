@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
-use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_core::{Error, ErrorKind, Result, StoreId};
 use percent_encoding::percent_decode_str;
 
 /// A store's URL, taken apart:
@@ -197,6 +197,15 @@ impl Address {
         millis
             .map(Duration::from_millis)
             .ok_or_else(|| invalid("timeout is in milliseconds, from 10 to 60000"))
+    }
+
+    /// Takes the parameter `store`: the identity of the store that the servers must belong to.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](ErrorKind::Invalid) for a text that is no identity.
+    pub fn store_id(&mut self) -> Result<Option<StoreId>> {
+        self.take("store").map(|id| id.parse()).transpose()
     }
 
     /// Takes a parameter out; `None` if it is not given.

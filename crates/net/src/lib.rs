@@ -8,6 +8,8 @@
 //!
 //! Nothing here knows a lock or a protocol of a server.
 
+use leasehold_core::{Error, ErrorKind};
+
 mod address;
 mod credentials;
 #[cfg(not(feature = "tls"))]
@@ -23,3 +25,10 @@ pub use crate::no_tls::Tls;
 pub use crate::race::race;
 #[cfg(feature = "tls")]
 pub use crate::tls::Tls;
+
+/// The error of a store that is asked for TLS in a build without its feature `tls`. This crate may
+/// have that feature all the same, for another store of the program.
+pub fn tls_is_off() -> Error {
+    let what = "TLS needs the feature \"tls\", which is off in this build";
+    Error::new(ErrorKind::Unsupported, what)
+}

@@ -1,8 +1,8 @@
 //! What stores use in place of TLS in a build without the feature `tls`.
 
-use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_core::Result;
 
-use crate::Address;
+use crate::{Address, tls_is_off};
 
 /// The settings of TLS: there are none, because the feature `tls` is off in this build.
 #[derive(Clone, Debug)]
@@ -13,10 +13,10 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](ErrorKind::Unsupported) for a URL that asks for TLS.
-    pub fn from_address(address: &mut Address) -> Result<Option<Tls>> {
+    /// [`Unsupported`](leasehold_core::ErrorKind::Unsupported) for a URL that asks for TLS.
+    pub fn from_address(address: &mut Address, _speaks_tls: bool) -> Result<Option<Tls>> {
         match address.tls {
-            true => Err(off()),
+            true => Err(tls_is_off()),
             false => Ok(None),
         }
     }
@@ -25,13 +25,8 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](ErrorKind::Unsupported), always.
+    /// [`Unsupported`](leasehold_core::ErrorKind::Unsupported), always.
     pub fn from_files(_words: [&str; 3], _files: [Option<String>; 3]) -> Result<Tls> {
-        Err(off())
+        Err(tls_is_off())
     }
-}
-
-fn off() -> Error {
-    let what = "TLS needs the feature \"tls\", which is off in this build";
-    Error::new(ErrorKind::Unsupported, what)
 }

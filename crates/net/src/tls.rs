@@ -13,7 +13,7 @@ use rustls::pki_types::ServerName;
 
 pub use self::client::{Client, install_provider};
 pub use self::files::Identity;
-use crate::Address;
+use crate::{Address, tls_is_off};
 
 /// The settings of TLS connections to a store: the CAs to trust, and the certificate to show.
 ///
@@ -76,14 +76,21 @@ impl Tls {
     }
 
     /// Takes the parameters `ca`, `cert`, `key` and `server_name` out of a URL; `None` if it does
-    /// not ask for TLS.
+    /// not ask for TLS. `speaks_tls`: the store has TLS in this build.
     ///
     /// # Errors
     ///
+    /// [`Unsupported`](ErrorKind::Unsupported) for a URL that asks a store for TLS that has none.
     /// [`Invalid`](ErrorKind::Invalid) for a certificate without a key or a key without a
     /// certificate, for a `server_name` that is neither a host name nor an IP address, and for any
     /// of the parameters in a URL without TLS.
-    pub fn from_address(address: &mut Address) -> Result<Option<Tls>> {
+    pub fn from_address(address: &mut Address, speaks_tls: bool) -> Result<Option<Tls>> {
+        if !speaks_tls {
+            return match address.tls {
+                true => Err(tls_is_off()),
+                false => Ok(None),
+            };
+        }
         let words = ["ca", "cert", "key", "server_name"];
         let [ca, cert, key, server_name] = words.map(|word| address.take(word));
         if !address.tls {
@@ -171,7 +178,7 @@ mod tests {
 
     fn read(query: &str) -> Result<Option<Tls>> {
         let mut address = Address::parse_tls(&format!("etcd{query}"), "etcd", 1, 1)?;
-        let tls = Tls::from_address(&mut address)?;
+        let tls = Tls::from_address(&mut address, true)?;
         address.done().map(|()| tls)
     }
 

@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use leasehold_core::{Error, Result};
+use leasehold_core::{Error, Result, StoreId};
 #[cfg(feature = "tls")]
 use leasehold_net::Tls;
 use leasehold_net::{Credentials, Host};
@@ -43,6 +43,8 @@ pub struct Config {
     pub(crate) connections: usize,
     /// If set, the schema is installed where it is missing.
     pub(crate) install: bool,
+    /// The identity that the database has to have, if one is named.
+    pub(crate) store_id: Option<StoreId>,
 }
 
 /// The server on which the client listens to notifications.
@@ -77,6 +79,7 @@ impl Config {
     ///   operating system; the client shows `sslcert=file` and `sslkey=file` to the server. Without
     ///   it, or with `sslmode=disable`, no connection is over TLS. The modes that verify less are
     ///   refused.
+    /// * `store=id`: the [identity](Config::store_id) of the database.
     /// * `target_session_attrs=read-write` or `=primary`: accepted, since the store connects only
     ///   to a primary.
     ///
@@ -89,6 +92,7 @@ impl Config {
         let mut address = address_of(url)?;
         let timeout = address.timeout()?;
         let schema = address.take("schema");
+        let store_id = address.store_id()?;
         let connections = match address.take("connections").map(|text| text.parse()) {
             None => CONNECTIONS,
             Some(Ok(number @ 1..=64)) => number,
@@ -112,6 +116,7 @@ impl Config {
             timeout,
             connections,
             install,
+            store_id,
             ..Config::default()
         };
         if let Some(schema) = schema {
@@ -124,6 +129,14 @@ impl Config {
     #[must_use]
     pub fn schema(mut self, name: impl Into<String>) -> Config {
         self.schema = name.into();
+        self
+    }
+
+    /// Uses the database with this identity, and no other: see [`StoreId`]. Without it, the first
+    /// one that answers is used, and no other later.
+    #[must_use]
+    pub fn store_id(mut self, id: StoreId) -> Config {
+        self.store_id = Some(id);
         self
     }
 
@@ -211,6 +224,7 @@ impl Default for Config {
             timeout: REQUEST,
             connections: CONNECTIONS,
             install: true,
+            store_id: None,
         }
     }
 }

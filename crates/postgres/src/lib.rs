@@ -52,7 +52,7 @@ use leasehold_core::backend::{
     TokenFloor, async_trait,
 };
 use leasehold_core::{
-    Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result,
+    Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result, StoreId,
 };
 use tokio::runtime::Handle;
 
@@ -169,6 +169,10 @@ impl Backend for Postgres {
 
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
         self.opened()?.evict(name, token).await
+    }
+
+    fn identity(&self) -> Option<StoreId> {
+        self.0.config.server.identity.id()
     }
 
     fn guarantees(&self) -> Guarantees {

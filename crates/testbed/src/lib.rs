@@ -25,6 +25,7 @@
 mod background;
 mod certificates;
 mod clock;
+mod detour;
 mod error;
 pub mod fence_matrix;
 mod find;
@@ -63,6 +64,7 @@ mod redis_sentinel;
 
 pub use certificates::{Certificates, KeyFiles, TlsPort};
 pub use cluster::Cluster;
+pub use detour::Detour;
 pub use error::{Error, Result};
 pub use etcd::{Etcd, EtcdOptions};
 pub use etcd_cluster::EtcdCluster;

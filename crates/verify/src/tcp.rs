@@ -46,7 +46,7 @@ impl Servers {
 
     #[cfg(feature = "tls")]
     async fn reached(mut address: Address) -> Option<Servers> {
-        let tls = match Tls::from_address(&mut address).ok()? {
+        let tls = match Tls::from_address(&mut address, true).ok()? {
             Some(tls) => Some(tls.client().await.ok()?),
             None => None,
         };

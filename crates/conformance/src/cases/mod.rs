@@ -10,6 +10,7 @@ pub(crate) mod fence;
 pub(crate) mod floor;
 pub(crate) mod holding;
 pub(crate) mod hygiene;
+pub(crate) mod identity;
 pub(crate) mod input;
 pub(crate) mod lease;
 pub(crate) mod loss;

@@ -376,7 +376,7 @@ impl Lock {
         })
         .await;
         if let (Err(e), Some(claimant), Wait::Forever) = (&acquired, &mut claimant, wait)
-            && matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous)
+            && e.kind().is_outage()
         {
             // The claim was retried for one lease. The next claimant tries, but does not wait for
             // that long again.

@@ -16,6 +16,7 @@ use crate::backend::claim::Mode;
 use crate::backend::contract::Backend;
 use crate::backend::error::Result;
 use crate::backend::guarantees::Guarantees;
+use crate::backend::identity::StoreId;
 use crate::backend::name::Name;
 use crate::backend::token::FencingToken;
 use crate::engine::client::Client;
@@ -300,6 +301,15 @@ impl Store {
     /// ```
     pub async fn evict(&self, name: impl Into<Name>, token: FencingToken) -> Result<bool> {
         self.scope.evict(&name.into(), token).await
+    }
+
+    /// The identity of the store: two clients exclude each other only if theirs are equal. `None`
+    /// where the store has none, or does not know it yet.
+    ///
+    /// A client never uses a server of another store: see
+    /// [`OtherStore`](crate::ErrorKind::OtherStore).
+    pub fn identity(&self) -> Option<StoreId> {
+        self.scope.client.backend.identity()
     }
 
     /// The guarantees of this store, as it is configured now: data that a program can check before

@@ -11,6 +11,7 @@ use crate::backend::clock::Clock;
 use crate::backend::error::{Error, ErrorKind, Result};
 use crate::backend::grant::{Claimed, ClaimedAll, Renewal};
 use crate::backend::guarantees::Guarantees;
+use crate::backend::identity::StoreId;
 use crate::backend::name::Name;
 use crate::backend::notifier::{Notifier, Subscription};
 use crate::backend::queue::LockQueue;
@@ -205,6 +206,18 @@ pub trait Backend: Send + Sync + Debug + 'static {
     /// Returns the guarantees of this store, as it is configured. Core asks once, when the store is
     /// made.
     fn guarantees(&self) -> Guarantees;
+
+    /// The identity of the store that the servers belong to; `None` if it is not known, or if there
+    /// can be no other store. See [`Identity`](crate::backend::Identity).
+    ///
+    /// # Contract
+    ///
+    /// It never changes once it is known. A server with another identity grants, renews and ends
+    /// nothing: requests to it fail with [`OtherStore`](crate::ErrorKind::OtherStore), and no hold
+    /// is lost by its answers (S18).
+    fn identity(&self) -> Option<StoreId> {
+        None
+    }
 
     /// The registry through which this store notifies core. Without one, core polls.
     fn notifier(&self) -> Option<&Notifier> {

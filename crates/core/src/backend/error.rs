@@ -22,6 +22,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// |---|---|---|
 /// | `Contended`, `TimedOut` | yes, and refused | yes |
 /// | `Unavailable` | no | yes |
+/// | `OtherStore` | not by the store | yes, once the address leads to the store again |
 /// | `Ambiguous` | not known | yes: every call of this crate may be repeated |
 /// | `Invalid`, `Unsupported`, `Denied`, `Closed` | no | no |
 /// | `NoRuntime` | no | inside of a tokio runtime |
@@ -52,6 +53,10 @@ pub enum ErrorKind {
     Denied,
     /// The store cannot be reached or cannot serve. The request was not executed.
     Unavailable,
+    /// The server that answered belongs to another store than this client, or than the URL names
+    /// with `store`: see [`StoreId`](crate::StoreId). No hold of this client was asked for, renewed
+    /// or given back there. The message names both stores.
+    OtherStore,
     /// The request may or may not have been executed. Leasehold cleans up after it: an acquire that
     /// ends so leaves no lock behind for longer than one TTL.
     Ambiguous,
@@ -70,11 +75,17 @@ pub enum ErrorKind {
 impl ErrorKind {
     /// Returns whether a request that ended with this kind may have had an effect.
     pub(crate) fn may_have_been_executed(self) -> bool {
-        use ErrorKind::{Closed, Denied, Invalid, NoRuntime, Unavailable, Unsupported};
+        use ErrorKind::{Closed, Denied, Invalid, NoRuntime, OtherStore, Unavailable, Unsupported};
         !matches!(
             self,
-            Invalid | Unsupported | Denied | Unavailable | Closed | NoRuntime
+            Invalid | Unsupported | Denied | Unavailable | OtherStore | Closed | NoRuntime
         )
+    }
+
+    /// Returns whether the store gave no answer, so that the same request may get one later.
+    pub(crate) fn is_outage(self) -> bool {
+        use ErrorKind::{Ambiguous, OtherStore, Unavailable};
+        matches!(self, Unavailable | OtherStore | Ambiguous)
     }
 
     /// Returns whether it is pointless to repeat a release that ended with this kind.
@@ -311,8 +322,8 @@ impl Error {
     /// assert!(!Error::new(ErrorKind::Denied, "wrong password").is_retryable());
     /// ```
     pub fn is_retryable(&self) -> bool {
-        use ErrorKind::{Ambiguous, Contended, TimedOut, Unavailable};
-        matches!(self.kind(), Contended | TimedOut | Unavailable | Ambiguous)
+        let kind = self.kind();
+        matches!(kind, ErrorKind::Contended | ErrorKind::TimedOut) || kind.is_outage()
     }
 
     /// The name of the lock, without the namespace of the store; `None` if the error is not about
@@ -417,7 +428,7 @@ mod tests {
     fn a_kind_says_what_is_known_of_the_request() {
         use ErrorKind::{
             Ambiguous, Closed, Contended, Corrupt, Denied, Internal, Invalid, Lost, NoRuntime,
-            Stale, TimedOut, Unavailable, Unsupported,
+            OtherStore, Stale, TimedOut, Unavailable, Unsupported,
         };
 
         let all = [
@@ -429,6 +440,7 @@ mod tests {
             Unsupported,
             Denied,
             Unavailable,
+            OtherStore,
             Ambiguous,
             Closed,
             NoRuntime,
@@ -458,7 +470,7 @@ mod tests {
             assert_eq!((e.kind(), e.name()), (kind, Some(&"a".into())));
             assert_eq!(
                 e.is_retryable(),
-                [Contended, TimedOut, Unavailable, Ambiguous].contains(&kind),
+                [Contended, TimedOut, Unavailable, OtherStore, Ambiguous].contains(&kind),
                 "{kind:?}"
             );
             assert_eq!(e.is_contended(), kind == Contended);

@@ -318,7 +318,7 @@ impl<'a> Pursuit<'a> {
                 state.wait_at(waiting.place.clone());
                 self.waits(state, waiting, asked).map(Some)
             }
-            Err(e) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous) => {
+            Err(e) if e.kind().is_outage() => {
                 if self.outage.failures == 0 {
                     events::claim_failed(&state.claim, &e);
                 }

@@ -5,16 +5,16 @@ use crate::client::cluster::Cluster;
 
 impl Cluster {
     /// Asks the member in use whether it may lose locks, or grant none, and writes the reasons as
-    /// sentences for its operator. One request. The other members are not asked: each would be a
-    /// connection.
-    pub(crate) async fn check(&self) {
+    /// sentences for its operator, behind those that are known. One request.
+    pub(crate) async fn check(&self, known: Vec<String>) {
         let status = self.ask(self.config.timeout, |client| async move {
             client.maintenance_client().status().await
         });
-        let warnings = match status.await.outcome {
+        let mut warnings = known;
+        warnings.extend(match status.await.outcome {
             Ok(status) => judged(status.version(), status.errors()),
             Err(_) => vec![UNKNOWN.to_owned()],
-        };
+        });
         let _ = self.warnings.set(warnings);
     }
 }

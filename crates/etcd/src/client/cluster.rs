@@ -16,7 +16,7 @@ use etcd_client::{
     Client, Compare, DeleteResponse, Error as ClientError, GetOptions, GetResponse, PutOptions,
     SortOrder, SortTarget, Txn, TxnOp, TxnResponse,
 };
-use leasehold_core::ErrorKind::{Ambiguous, Unavailable, Unsupported};
+use leasehold_core::ErrorKind::{Ambiguous, Lost, OtherStore, Unavailable, Unsupported};
 use leasehold_core::backend::Moment;
 use leasehold_core::support::{Home, locked};
 use leasehold_core::{Error, Result};
@@ -24,6 +24,7 @@ use leasehold_net::race;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::client::identity::{Answered, ClusterIdentity};
 use crate::client::single_flight::SingleFlight;
 use crate::config::Config;
 use crate::error::Failure;
@@ -47,8 +48,10 @@ pub(crate) struct Cluster {
     active: AtomicUsize,
     /// Notifies the streams that they are to be opened anew; `true` once the client was closed.
     pub(crate) reopened: watch::Sender<bool>,
-    /// The warnings from the version and the alarms of the first member that was connected to.
+    /// The warnings from the version and the alarms of the first member that was connected to, and
+    /// from endpoints of another cluster.
     pub(crate) warnings: OnceLock<Vec<String>>,
+    pub(crate) identity: Arc<ClusterIdentity>,
 }
 
 #[derive(Default)]
@@ -96,6 +99,7 @@ impl Cluster {
         Arc::new(Cluster {
             endpoints: config.endpoints.iter().map(|_| Arc::default()).collect(),
             active: AtomicUsize::new(fastrand::usize(..config.endpoints.len())),
+            identity: Arc::new(ClusterIdentity::pinned(config.store_id.clone())),
             config,
             reopened: watch::Sender::new(false),
             warnings: OnceLock::new(),
@@ -116,14 +120,10 @@ impl Cluster {
         state.connection.as_ref()?.home.clone()
     }
 
-    /// A cheap read: it shows that the token is good, or gets it renewed.
-    pub(crate) async fn probe(&self, client: Client) -> Result<(), ClientError> {
-        let count = GetOptions::new().with_count_only();
-        client
-            .kv_client()
-            .get(self.session_key(0), Some(count))
-            .await
-            .map(drop)
+    /// A cheap read: it shows that the token is good, or gets it renewed. Returns the id of the
+    /// cluster.
+    pub(crate) async fn probe(&self, client: Client) -> Result<u64, ClientError> {
+        self.config.probe(client).await
     }
 
     pub(crate) fn session_key(&self, lease: i64) -> String {
@@ -243,6 +243,7 @@ impl Cluster {
     ) -> Answer<T>
     where
         F: Future<Output = Result<T, ClientError>>,
+        T: Answered,
     {
         let mut left = self.attempts();
         let began = Moment::now();
@@ -258,7 +259,9 @@ impl Cluster {
             if !failed || left == 0 || Moment::now().since(began) >= longest {
                 let outcome = outcome.map_err(|failure| {
                     if doubt {
-                        failure.instead_of(Unavailable, Ambiguous)
+                        failure
+                            .instead_of(Unavailable, Ambiguous)
+                            .instead_of(OtherStore, Ambiguous)
                     } else {
                         failure
                     }
@@ -279,6 +282,7 @@ impl Cluster {
     ) -> Result<T, Failure>
     where
         F: Future<Output = Result<T, ClientError>>,
+        T: Answered,
     {
         let first = self.active();
         let all = self.endpoints.len();
@@ -307,6 +311,7 @@ impl Cluster {
     ) -> Result<T, Failure>
     where
         F: Future<Output = Result<T, ClientError>>,
+        T: Answered,
     {
         let mut renewed = false;
         loop {
@@ -321,7 +326,7 @@ impl Cluster {
                 number = connection.number;
                 tokio::select! {
                     biased;
-                    answer = request(connection.client) => answer.map_err(Failure::from),
+                    answer = self.compared(&connection.client, request) => answer,
                     () = left(connection.home.as_ref()) => {
                         self.forget(at, number);
                         Err(Failure::unheard(Ambiguous, "its runtime is not driven any more"))
@@ -332,6 +337,13 @@ impl Cluster {
             let took = answer.is_ok().then(|| Moment::now().since(sent));
             let outcome =
                 answer.unwrap_or_else(|_| Err(Failure::unheard(Ambiguous, "no answer in time")));
+            if outcome
+                .as_ref()
+                .is_err_and(|failure| failure.kind == OtherStore)
+            {
+                // The address may lead back to the cluster.
+                self.forget(at, number);
+            }
             if outcome.as_ref().is_err_and(Failure::is_stale_token) && !renewed {
                 // Nothing was executed. A new connection authenticates anew.
                 renewed = true;
@@ -345,6 +357,28 @@ impl Cluster {
                 timeouts,
             );
             return outcome.map_err(|failure| failure.at(&self.config.endpoints[at]));
+        }
+    }
+
+    /// Sends a request, and fails if a member of another cluster answers. An error names no
+    /// cluster: before a lease counts as ended, a read shows who says so.
+    async fn compared<T, F>(
+        &self,
+        client: &Client,
+        request: &impl Fn(Client) -> F,
+    ) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, ClientError>>,
+        T: Answered,
+    {
+        match request(client.clone()).await.map_err(Failure::from) {
+            Ok(answer) => self.identity.check(answer.cluster_id()).map(|()| answer),
+            Err(failure) if failure.kind == Lost => {
+                let probe = self.probe(client.clone()).await?;
+                self.identity.check(probe)?;
+                Err(failure)
+            }
+            Err(failure) => Err(failure),
         }
     }
 

@@ -6,6 +6,7 @@ use etcd_client::{
 use leasehold_core::backend::Moment;
 use leasehold_core::support::Home;
 
+use crate::client::identity::Answered;
 use crate::error::LEASE_NOT_FOUND;
 
 /// A keep-alive that was answered.
@@ -15,6 +16,14 @@ pub(crate) struct KeepAlive {
     pub(crate) sent: Moment,
     /// The `raft_term` of the answer: the latest term that the answering member has applied.
     pub(crate) term: u64,
+    /// The id of the member's cluster.
+    cluster_id: u64,
+}
+
+impl Answered for KeepAlive {
+    fn cluster_id(&self) -> u64 {
+        self.cluster_id
+    }
 }
 
 /// A stream of keep-alives. One keep-alive is under way at a time, and its sender has the stream to
@@ -68,6 +77,7 @@ impl KeepAlives {
         Ok(KeepAlive {
             sent,
             term: answer.header().map_or(0, ResponseHeader::raft_term),
+            cluster_id: answer.header().map_or(0, ResponseHeader::cluster_id),
         })
     }
 }

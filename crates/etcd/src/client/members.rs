@@ -1,10 +1,11 @@
 //! The members of a cluster, beside the endpoints that the program names.
 
-use etcd_client::{Client, GetOptions};
-use leasehold_core::ErrorKind::{Unavailable, Unsupported};
+use etcd_client::{Client, Error as ClientError, GetOptions};
+use leasehold_core::ErrorKind::Unsupported;
 use leasehold_core::{Error, Result};
 
 use crate::client::cluster::Cluster;
+use crate::client::identity::Answered;
 use crate::config::Config;
 use crate::error::Failure;
 
@@ -14,7 +15,7 @@ impl Config {
     ///
     /// They are reached at their `--advertise-client-urls`, over TLS if the endpoints are. The
     /// default of that is `localhost`, where a server of another cluster may run: such a server is
-    /// never used, and is [`Unavailable`]. Over plain text, anyone who answers in the place of an
+    /// never used, like any other of another store. Over plain text, anyone who answers in the place of an
     /// endpoint can name the other members.
     #[must_use]
     pub fn discover(mut self, discover: bool) -> Config {
@@ -23,8 +24,7 @@ impl Config {
     }
 
     /// Returns the configuration with the members that the cluster names, if they are to be asked
-    /// for. From then on no endpoint is used that belongs to another cluster: two clusters would
-    /// both grant.
+    /// for.
     pub(crate) async fn discovered(mut self) -> Result<Config> {
         if !self.discover {
             return Ok(self);
@@ -38,7 +38,7 @@ impl Config {
             .await
             .outcome
             .map_err(|failure| Error::from(failure.of_a_read()))?;
-        self.cluster = answer.header().map(|header| header.cluster_id());
+        self.store_id = cluster.identity.id();
         let scheme = if self.endpoints.iter().all(|at| at.starts_with("https://")) {
             "https://"
         } else {
@@ -82,21 +82,11 @@ impl Config {
         Err(Failure::new(Unsupported, what))
     }
 
-    /// Fails if this client leads to another cluster than the known one.
-    pub(crate) async fn check_cluster(&self, client: &Client) -> Result<(), Failure> {
-        let Some(known) = self.cluster else {
-            return Ok(());
-        };
-        // Every user of this store may read this key.
+    /// A cheap read, which every user of this store may do. Returns the id of the cluster.
+    pub(crate) async fn probe(&self, client: Client) -> Result<u64, ClientError> {
         let key = format!("{}%session/0", self.root);
         let count = GetOptions::new().with_count_only();
         let answer = client.kv_client().get(key, Some(count)).await?;
-        match answer.header().map(|header| header.cluster_id()) {
-            Some(id) if id != known => {
-                let what = "it belongs to another etcd cluster: are the members' --advertise-client-urls right?";
-                Err(Failure::new(Unavailable, what))
-            }
-            _ => Ok(()),
-        }
+        Ok(answer.cluster_id())
     }
 }

@@ -14,6 +14,7 @@ use leasehold_core::support::locked;
 use leasehold_core::{Error, ErrorKind, Result};
 
 use crate::client::cluster::{ATTEMPTS, Cluster};
+use crate::client::identity::Answered;
 use crate::client::session::Session;
 use crate::client::single_flight::SingleFlight;
 use crate::error::Failure;
@@ -107,17 +108,16 @@ impl Sessions {
                 .lease_client()
                 .grant(seconds.max(1).cast_signed(), None)
                 .await?;
-            Ok((
-                sent,
-                granted.id(),
-                Duration::from_secs(granted.ttl().unsigned_abs()),
-            ))
+            let ttl = Duration::from_secs(granted.ttl().unsigned_abs());
+            let cluster_id = granted.cluster_id();
+            Ok(((sent, granted.id(), ttl), cluster_id))
         };
         // A lease whose grant was not answered ends by itself: no key is under it.
         self.cluster
             .ask(self.cluster.config.timeout, request)
             .await
             .outcome
+            .map(|(lease, _)| lease)
             .map_err(Failure::of_a_read)
     }
 

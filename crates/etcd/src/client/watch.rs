@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{
-    Client, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse, WatchResponseStream,
+    Client, ResponseHeader, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse,
+    WatchResponseStream,
 };
 use leasehold_core::Error;
 use leasehold_core::support::Home;
@@ -17,6 +18,7 @@ use tokio::sync::watch::Receiver;
 use tokio::time::timeout;
 
 use crate::client::cluster::{Cluster, left};
+use crate::client::identity::ClusterIdentity;
 
 /// The number of the first watch; others follow.
 const FIRST: i64 = 1;
@@ -68,6 +70,7 @@ pub(crate) struct Watch<T> {
     reopened: Receiver<bool>,
     /// The runtime in which its connection lives, if that is known.
     home: Option<Home>,
+    identity: Arc<ClusterIdentity>,
     limit: Duration,
     /// By the numbers of the watches.
     tags: BTreeMap<i64, T>,
@@ -81,18 +84,19 @@ impl Cluster {
         // A stream that is opened with an expired token is refused as if the user had no right; a
         // read gets a new token.
         let open = |client: Client| async move {
-            self.probe(client.clone()).await?;
-            client
+            let cluster_id = self.probe(client.clone()).await?;
+            let watch = client
                 .watch_client()
                 .watch(&**range.text(), range.options(FIRST))
-                .await
+                .await?;
+            Ok((watch, cluster_id))
         };
         // These are two round trips.
-        let (sender, stream) = Box::pin(self.ask(2 * limit, open))
+        let (watch, _) = Box::pin(self.ask(2 * limit, open))
             .await
             .outcome
-            .map_err(Error::from)?
-            .split();
+            .map_err(Error::from)?;
+        let (sender, stream) = watch.split();
         let reopened = self.reopened.subscribe();
         let home = self.home(self.active());
         self.open()?;
@@ -101,6 +105,7 @@ impl Cluster {
             stream,
             reopened,
             home,
+            identity: self.identity.clone(),
             limit,
             tags: BTreeMap::from([(FIRST, tag)]),
             next: FIRST + 1,
@@ -147,6 +152,8 @@ impl<T: Clone> Watch<T> {
                 () = left(self.home.as_ref()) => return Err("its runtime is not driven".into()),
                 message = self.stream.message() => {
                     let message = message?.ok_or("the end")?;
+                    let cluster_id = message.header().map_or(0, ResponseHeader::cluster_id);
+                    self.identity.check(cluster_id).map_err(Error::from)?;
                     let tag = self.tags.get(&message.watch_id());
                     // -1 stands for a watch that could not be opened; other numbers belong to the
                     // last message of a watch that this client ended.

@@ -21,7 +21,7 @@ use leasehold_core::backend::{Backend, async_trait};
 use leasehold_core::{Error, ErrorKind, Result};
 use leasehold_etcd::Etcd as EtcdStore;
 use leasehold_testbed::verbs::connected;
-use leasehold_testbed::{Certificates, Etcd, EtcdCluster, EtcdOptions, Proxy, TlsPort};
+use leasehold_testbed::{Certificates, Detour, Etcd, EtcdCluster, EtcdOptions, Proxy, TlsPort};
 
 use crate::ALLOCATOR;
 
@@ -212,7 +212,11 @@ impl Harness for World {
                 &able,
                 "what one server cannot do; and a token that runs out costs requests too",
             ),
-            World::Private(_) | World::Secure(..) => Capabilities::new(
+            World::Private(_) => Capabilities::new(
+                &[&able[..], &[Requests, Need::Detour]].concat(),
+                "etcd keys have no types, so no key is junk; revisions restart with the data, as its guarantees say",
+            ),
+            World::Secure(..) => Capabilities::new(
                 &[&able[..], &[Requests]].concat(),
                 "etcd keys have no types, so no key is junk; revisions restart with the data, as its guarantees say",
             ),
@@ -238,6 +242,19 @@ impl Harness for World {
         let url = self.url(Some(proxy.addr()));
         let client = connected(|| EtcdStore::connect(&url)).await;
         (Arc::new(client), Arc::new(proxy))
+    }
+
+    async fn misled_client(&self) -> (Arc<dyn Backend>, Arc<dyn leasehold_conformance::Detour>) {
+        let other = Etcd::start().await.expect("another etcd");
+        let url = format!("etcd://{}", other.addr());
+        let elsewhere = Arc::new(connected(|| EtcdStore::connect(&url)).await);
+        let ways = vec![[self.server().addr().to_owned(), other.addr().to_owned()]];
+        let way = Detour::between(ways, elsewhere, other)
+            .await
+            .expect("a proxy");
+        let url = self.url(Some(way.addrs()[0]));
+        let client = connected(|| EtcdStore::connect(&url)).await;
+        (Arc::new(client), Arc::new(way))
     }
 
     async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {

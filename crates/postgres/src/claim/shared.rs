@@ -10,6 +10,7 @@ use leasehold_core::{Error, Result};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_postgres::Row;
 
+use crate::client::identity::DatabaseIdentity;
 use crate::client::install::{install, prepare, refusal, why_refused};
 use crate::client::listener::{self, Hearing, Listener};
 use crate::client::notify_queue::NotifyQueue;
@@ -87,7 +88,13 @@ impl Statements {
 }
 
 impl Shared {
-    pub(crate) async fn connect(config: Config) -> Result<Arc<Shared>> {
+    pub(crate) async fn connect(mut config: Config) -> Result<Arc<Shared>> {
+        let identity = DatabaseIdentity::pinned(config.store_id.clone(), &config.schema);
+        let identity = Arc::new(identity);
+        config.server.identity = identity.clone();
+        if let Listen::At(server) = &mut config.listen {
+            server.identity = identity;
+        }
         let notifier = Notifier::new();
         let limit = config.timeout;
         let pool = Pool::new(&config.server, config.connections, limit, &notifier);
@@ -191,7 +198,9 @@ impl Shared {
     /// The warnings for an operator that apply now.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let trouble = self.hearing.trouble();
-        self.warnings.iter().cloned().chain(trouble).collect()
+        let unknown = self.config.server.identity.warning();
+        let now = trouble.into_iter().chain(unknown);
+        self.warnings.iter().cloned().chain(now).collect()
     }
 
     /// Fails if the client was closed.

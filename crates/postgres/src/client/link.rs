@@ -2,12 +2,13 @@
 
 use std::io::ErrorKind::ConnectionRefused;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::future::{FutureExt, join3, ready};
+use futures_util::future::{FutureExt, join_all, join3, ready};
 use futures_util::stream::{Stream, StreamExt, poll_fn as stream_fn};
-use leasehold_core::ErrorKind::{Ambiguous, Unavailable};
+use leasehold_core::ErrorKind::{Ambiguous, OtherStore, Unavailable};
 use leasehold_core::backend::Moment;
 use leasehold_core::{Error, Result};
 use leasehold_net::{Host, race};
@@ -19,6 +20,7 @@ use tokio_postgres::config::SslMode;
 
 use tokio_postgres::{AsyncMessage, Client, Config as Settings, NoTls, Notification, Row};
 
+use crate::client::identity::{DatabaseIdentity, Who};
 use crate::client::request::Request;
 use crate::config::Server;
 use crate::error::{Failure, is_of_tls};
@@ -37,35 +39,61 @@ pub(crate) struct Link {
     is_cut: AtomicBool,
     /// The moment of its last use, in nanoseconds.
     used: AtomicU64,
+    /// The timeline of the server; 0 if it is not known.
+    timeline: u32,
+    identity: Arc<DatabaseIdentity>,
 }
 
+/// A connection, and the notifications that arrive on it.
+pub(crate) type Opened = (Link, UnboundedReceiver<Notification>);
+
 impl Link {
-    /// Connects to the first host that accepts writes. The limit applies to each step, and the
-    /// connection lives in the caller's runtime. A failure is only returned, not reported otherwise.
-    pub(crate) async fn open(
-        server: &Server,
-        limit: Duration,
-    ) -> Result<(Link, UnboundedReceiver<Notification>)> {
-        let each = server
+    /// Connects to the first host that accepts writes and is the known database. At the start all
+    /// hosts are compared. The limit applies to each step, and the connection lives in the caller's
+    /// runtime. A failure is only returned, not reported otherwise.
+    pub(crate) async fn open(server: &Server, limit: Duration) -> Result<Opened> {
+        let is_settled = &server.identity.is_settled;
+        if server.hosts.len() > 1 && !is_settled.load(Ordering::Relaxed) {
+            let each = server.hosts.iter().map(async |host| {
+                let introduced = Link::introduced(server, host, limit).await;
+                introduced.map(|(opened, who)| (host, opened, who))
+            });
+            let opened = latest(server, join_all(each).await)?;
+            is_settled.store(true, Ordering::Relaxed);
+            return Ok(opened);
+        }
+        let checked = async |host| {
+            let (opened, who) = Link::introduced(server, host, limit).await?;
+            server.identity.check(&who).map_err(|e| at(host, e))?;
+            Ok(opened)
+        };
+        let each: Vec<_> = server
             .hosts
             .iter()
-            .map(|host| Link::open_at(server, host.clone(), limit).boxed());
-        let each: Vec<_> = each.collect();
+            .map(|host| checked(host).boxed())
+            .collect();
         let opened = race(each, STEP, |_| false).await;
-        opened.map_err(|e| e.unwrap_or_else(|| Failure::new(Unavailable, "no host").into()))
+        opened.map_err(|e| e.unwrap_or_else(no_host))
     }
 
-    async fn open_at(
-        server: &Server,
-        host: Host,
-        limit: Duration,
-    ) -> Result<(Link, UnboundedReceiver<Notification>)> {
-        // Errors about TLS name the host already.
-        let at = |e: Error| match is_of_tls(&e) {
-            true => e,
-            false => Error::new(e.kind(), format!("{host}: {e}")),
-        };
-        let (client, messages) = connect(server, &host, limit).await.map_err(at)?;
+    /// Connects, and asks the server who it is.
+    async fn introduced(server: &Server, host: &Host, limit: Duration) -> Result<(Opened, Who)> {
+        let (mut link, notifications) = Link::open_at(server, host, limit).await?;
+        let who = server.identity.ask(&link, limit).await;
+        let who = who.map_err(|e| at(host, e))?;
+        if who.is_standby && server.hosts.len() > 1 {
+            return Err(at(
+                host,
+                Failure::new(Unavailable, "it is a standby").into(),
+            ));
+        }
+        link.timeline = who.timeline;
+        Ok(((link, notifications), who))
+    }
+
+    async fn open_at(server: &Server, host: &Host, limit: Duration) -> Result<Opened> {
+        let connected = connect(server, host, limit).await;
+        let (client, messages) = connected.map_err(|e| at(host, e))?;
         let (sender, notifications) = unbounded_channel();
         // A stream that has failed repeats its error for ever.
         let messages = messages.take_while(|message| ready(message.is_ok()));
@@ -82,24 +110,10 @@ impl Link {
             driver: driver.abort_handle(),
             is_cut: AtomicBool::new(false),
             used,
+            timeline: 0,
+            identity: server.identity.clone(),
         };
-        if server.hosts.len() > 1 {
-            link.check_primary(limit).await.map_err(at)?;
-        }
         Ok((link, notifications))
-    }
-
-    async fn check_primary(&self, limit: Duration) -> Result<()> {
-        let asked = Request::new(&"SELECT pg_catalog.pg_is_in_recovery()".into());
-        let rows = self.ask(&asked, limit).await.map_err(Failure::of_a_read)?;
-        if rows
-            .first()
-            .and_then(|row| row.try_get(0).ok())
-            .unwrap_or(true)
-        {
-            return Err(Failure::new(Unavailable, "it is a standby").into());
-        }
-        Ok(())
     }
 
     /// Sends a request, and waits for its answer within this limit. A connection that does not
@@ -160,7 +174,7 @@ impl Link {
 
     /// Returns whether the connection can still be used.
     pub(crate) fn is_open(&self) -> bool {
-        let is_cut = self.is_cut.load(Ordering::Acquire);
+        let is_cut = self.is_cut.load(Ordering::Acquire) || self.identity.is_former(self.timeline);
         !is_cut && !self.client.is_closed() && !self.driver.is_finished()
     }
 
@@ -173,6 +187,58 @@ impl Link {
     pub(crate) fn cut(&self) {
         self.is_cut.store(true, Ordering::Release);
         self.driver.abort();
+    }
+}
+
+/// Names the host in an error. Errors about TLS do so already.
+fn at(host: &Host, e: Error) -> Error {
+    match is_of_tls(&e) {
+        true => e,
+        false => Error::new(e.kind(), format!("{host}: {e}")),
+    }
+}
+
+fn no_host() -> Error {
+    Failure::new(Unavailable, "no host").into()
+}
+
+/// Chooses the primary among the hosts that answered: the one of the greatest timeline, if all of
+/// them are one database.
+fn latest(server: &Server, each: Vec<Result<(&Host, Opened, Who)>>) -> Result<Opened> {
+    let mut failure = None;
+    let mut primaries = Vec::new();
+    for host in each {
+        match host {
+            Ok(primary) => primaries.push(primary),
+            Err(e) => failure = Some(e),
+        }
+    }
+    let known = server.identity.id();
+    let (mut right, others): (Vec<_>, Vec<_>) = match &known {
+        Some(_) => primaries.into_iter().partition(|(.., who)| who.id == known),
+        None => (primaries, Vec::new()),
+    };
+    right.sort_by_key(|(.., who)| who.timeline);
+    let different = right.windows(2).find(|pair| pair[0].2.id != pair[1].2.id);
+    if let Some([(one, _, first), (other, _, second)]) = different {
+        let shown = |who: &Who| {
+            who.id
+                .as_ref()
+                .map_or("an unknown one".into(), ToString::to_string)
+        };
+        let what = format!(
+            "the hosts are different databases, whose locks are different ones: {one} is {}, and {other} is {}. Name the servers of one",
+            shown(first),
+            shown(second)
+        );
+        return Err(Error::new(OtherStore, what));
+    }
+    match right.pop().or_else(|| others.into_iter().next()) {
+        Some((host, opened, who)) => {
+            server.identity.check(&who).map_err(|e| at(host, e))?;
+            Ok(opened)
+        }
+        None => Err(failure.unwrap_or_else(no_host)),
     }
 }
 
@@ -262,7 +328,10 @@ mod tests {
         };
         let config = Config::from_url(&format!("postgres://user:word@{addr}/database")).unwrap();
         let long = Duration::from_secs(10);
-        let (opened, _client) = tokio::join!(Link::open(&config.server, long), server);
+        let (opened, _client) = tokio::join!(
+            Link::open_at(&config.server, &config.server.hosts[0], long),
+            server
+        );
         let (link, _) = opened.unwrap();
         assert!(link.is_open());
         let asked = Request::new(&"SELECT 1".into());

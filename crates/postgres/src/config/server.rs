@@ -1,7 +1,11 @@
 //! One database as a URL names it: its hosts, its user and its TLS.
 
+use std::sync::Arc;
+
 use leasehold_core::{Error, ErrorKind, Result};
-use leasehold_net::{Address, Credentials, Host, Tls};
+use leasehold_net::{Address, Credentials, Host, Tls, tls_is_off};
+
+use crate::client::identity::DatabaseIdentity;
 
 /// A database, with the credentials and the TLS of its connections.
 #[derive(Clone, Default)]
@@ -13,6 +17,8 @@ pub(crate) struct Server {
     password: Option<String>,
     pub(super) credentials: Option<Credentials>,
     pub(crate) tls: Option<Tls>,
+    /// The identity of the database, of the client that connects by this.
+    pub(crate) identity: Arc<DatabaseIdentity>,
 }
 
 impl Server {
@@ -44,7 +50,8 @@ impl Server {
         let [ca, cert, key] = files;
         let ca = ca.filter(|ca| ca != "system");
         let tls = match secure {
-            true => Some(Tls::from_files(FILES, [ca, cert, key])?),
+            true if cfg!(feature = "tls") => Some(Tls::from_files(FILES, [ca, cert, key])?),
+            true => return Err(tls_is_off()),
             false => None,
         };
         address.done()?;
@@ -61,6 +68,7 @@ impl Server {
             user: address.user,
             password: address.password,
             credentials: None,
+            identity: Arc::default(),
             tls,
         })
     }

@@ -17,7 +17,7 @@ use leasehold_core::{Fenced, Result};
 use leasehold_postgres::client::{Client, NoTls};
 use leasehold_postgres::{LOST, Postgres as Store};
 use leasehold_testbed::verbs::connected;
-use leasehold_testbed::{PgBouncer, Postgres, PostgresOptions, Proxy};
+use leasehold_testbed::{Detour, PgBouncer, Postgres, PostgresOptions, Proxy};
 use tokio::sync::Mutex;
 
 use crate::ALLOCATOR;
@@ -149,7 +149,8 @@ impl Harness for World {
         ];
         let able = match self.way {
             Way::Pooled(_) => able.to_vec(),
-            Way::Direct | Way::Listen(_) => [&able[..], &[PushedWake, Requests]].concat(),
+            Way::Direct => [&able[..], &[PushedWake, Requests, Need::Detour]].concat(),
+            Way::Listen(_) => [&able[..], &[PushedWake, Requests]].concat(),
         };
         Capabilities::new(
             &able,
@@ -171,6 +172,19 @@ impl Harness for World {
         let url = self.url(verbs.addr(), listen.addr());
         let client = connected(|| Store::connect(&url)).await;
         (Arc::new(client), Arc::new(Links(verbs, listen)))
+    }
+
+    async fn misled_client(&self) -> (Arc<dyn Backend>, Arc<dyn leasehold_conformance::Detour>) {
+        let other = server().await;
+        let url = self.url(other.addr(), other.addr());
+        let elsewhere = Arc::new(connected(|| Store::connect(&url)).await);
+        let ways = vec![[self.addr().to_owned(), other.addr().to_owned()]];
+        let way = Detour::between(ways, elsewhere, other)
+            .await
+            .expect("a proxy");
+        let url = self.url(way.addrs()[0], self.server.addr());
+        let client = connected(|| Store::connect(&url)).await;
+        (Arc::new(client), Arc::new(way))
     }
 
     async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {

@@ -45,7 +45,7 @@ impl From<ConnectionInfo> for Server {
 
 /// All servers of an address. Removes the TLS options from it.
 pub(crate) fn servers(address: &mut Address) -> Result<Vec<Server>> {
-    let tls = Tls::from_address(address)?;
+    let tls = Tls::from_address(address, cfg!(feature = "tls"))?;
     let infos = address
         .hosts
         .iter()

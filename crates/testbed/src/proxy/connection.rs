@@ -101,7 +101,7 @@ async fn answer(
             return None;
         }
     }
-    let server = TcpStream::connect(&shared.upstream).await.ok()?;
+    let server = TcpStream::connect(shared.upstream()).await.ok()?;
     let _ = server.set_nodelay(true);
     let (mut from_server, mut to_server) = server.into_split();
     let (replies, reply_queue) = mpsc::channel(QUEUE);

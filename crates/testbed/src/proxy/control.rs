@@ -67,7 +67,7 @@ impl Control {
 /// The state that all tasks of a proxy share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) upstream: String,
+    upstream: Mutex<String>,
     pub(super) control: watch::Sender<Control>,
     pub(super) listening: watch::Sender<bool>,
     pub(super) open: watch::Sender<usize>,
@@ -80,7 +80,7 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(upstream: String) -> Self {
         Self {
-            upstream,
+            upstream: Mutex::new(upstream),
             control: watch::Sender::default(),
             listening: watch::Sender::new(true),
             open: watch::Sender::default(),
@@ -89,6 +89,17 @@ impl Shared {
             traps: Mutex::default(),
             rewrites: Mutex::default(),
         }
+    }
+
+    pub(super) fn upstream(&self) -> String {
+        self.upstream
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(super) fn lead_to(&self, upstream: String) {
+        *self.upstream.lock().unwrap_or_else(PoisonError::into_inner) = upstream;
     }
 
     pub(super) fn set(&self, change: impl FnOnce(&mut Control)) {

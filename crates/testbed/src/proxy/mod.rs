@@ -73,6 +73,11 @@ impl Proxy {
             .unwrap_or_default()
     }
 
+    /// Serves new connections by this server (`host:port`). The present ones stay as they are.
+    pub fn lead_to(&self, upstream: impl Into<String>) {
+        self.shared.lead_to(upstream.into());
+    }
+
     /// Closes all connections and refuses new ones until [`heal`](Self::heal). Returns when all are closed.
     pub async fn cut(&self) {
         self.shared.set(|control| control.sever(true));

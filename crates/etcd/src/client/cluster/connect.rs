@@ -1,63 +1,138 @@
-//! Connections to endpoints: at the start to the first one that answers, and to each other one when
-//! it is first asked.
+//! Connections to endpoints: at the start to as many as show which cluster most of them belong to,
+//! and to each other one when it is first asked.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use leasehold_core::ErrorKind::{Ambiguous, Unavailable};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use leasehold_core::ErrorKind::{Ambiguous, OtherStore, Unavailable};
 use leasehold_core::backend::Moment;
 use leasehold_core::support::{Home, locked};
 use leasehold_core::{Error, Result};
-use leasehold_net::race;
 use tokio::time::timeout;
 
 use crate::client::cluster::{Cluster, Connection, DOUBLINGS};
+use crate::client::identity::{ClusterIdentity, store_id};
 use crate::client::reach;
 use crate::error::Failure;
 
-/// The time limit of connecting, and the delay after which another endpoint is asked beside one
-/// that has not answered.
+/// The time limit of connecting.
 const CONNECT: Duration = Duration::from_secs(3);
-const STEP: Duration = Duration::from_millis(300);
+
+/// The endpoints that answered, by the clusters that they belong to.
+#[derive(Default)]
+struct Answers(Vec<(u64, Vec<usize>)>);
+
+impl Answers {
+    fn add(&mut self, cluster: u64, at: usize) {
+        match self.0.iter_mut().find(|(known, _)| *known == cluster) {
+            Some((_, all)) => all.push(at),
+            None => self.0.push((cluster, vec![at])),
+        }
+    }
+
+    /// The number of endpoints of the cluster that has most of them.
+    fn most(&self) -> usize {
+        self.0
+            .iter()
+            .map(|(_, all)| all.len())
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// Returns the endpoint to use, and a sentence for each endpoint of another cluster; `None` if
+    /// none answered. Fails if the right cluster is not among them, or if none has the most.
+    fn judge(
+        mut self,
+        identity: &ClusterIdentity,
+        urls: &[String],
+    ) -> Result<Option<(usize, Vec<String>)>> {
+        self.0.sort_by_key(|(_, all)| std::cmp::Reverse(all.len()));
+        let pinned = identity.id();
+        let is_right = |cluster: u64| cluster == 0 || pinned.as_ref() == Some(&store_id(cluster));
+        let right = match (&pinned, &self.0[..]) {
+            (_, []) => return Ok(None),
+            (Some(_), all) => all.iter().position(|(cluster, _)| is_right(*cluster)),
+            (None, [(_, most), (_, next), ..]) if most.len() == next.len() => {
+                let each = self.0.iter().map(|(cluster, all)| {
+                    let urls: Vec<&str> = all.iter().map(|at| &*urls[*at]).collect();
+                    format!("{} belongs to {}", urls.join(", "), store_id(*cluster))
+                });
+                let what = format!(
+                    "the endpoints belong to different etcd clusters, whose locks are different ones: {}. \
+                     Name the members of one, or pin it by `store`",
+                    each.collect::<Vec<_>>().join("; ")
+                );
+                return Err(Error::new(OtherStore, what));
+            }
+            (None, _) => Some(0),
+        };
+        let Some(right) = right else {
+            return identity
+                .check(self.0[0].0)
+                .map(|()| None)
+                .map_err(Error::from);
+        };
+        let (cluster, at) = self.0.remove(right);
+        identity.check(cluster)?;
+        let others = self.0.iter().flat_map(|(cluster, all)| {
+            all.iter().map(|at| {
+                format!(
+                    "{} belongs to another etcd cluster, {}, and is not used",
+                    urls[*at],
+                    store_id(*cluster)
+                )
+            })
+        });
+        Ok(Some((at[0], others.collect())))
+    }
+}
 
 impl Cluster {
-    /// Connects, within three seconds. Asks all endpoints, from one at random on, and waits for
-    /// none while another was not asked. The first one that answers is in use.
+    /// Connects, within three seconds. Asks all endpoints at once, until most of them belong to one
+    /// cluster or no other one can still answer. The first of them that answered is in use.
     pub(crate) async fn connect(&self) -> Result<()> {
         #[cfg(feature = "tls")]
         self.config.check_files().await?;
-        let first = self.active();
-        let all = self.endpoints.len();
+        // Each request over a client of the program's goes to another member.
         let tries = self.endpoints.len().max(self.attempts());
-        let failures = Mutex::new(BTreeMap::new());
-        let connect_to = async |at: usize| {
-            let failed = |failure: Failure| match failure.is_of_this_endpoint() {
-                true => {
-                    locked(&failures).insert(at, failure.clone());
-                    failure
+        let mut asked: FuturesUnordered<_> = (0..tries)
+            .map(|i| self.connect_to(i % self.endpoints.len()))
+            .collect();
+        let mut answers = Answers::default();
+        let mut failures = BTreeMap::new();
+        let mut latest = None;
+        let until_most_agree = async {
+            while let Some((at, answer)) = asked.next().await {
+                match answer {
+                    Ok(cluster) => answers.add(cluster, at),
+                    Err(failure) if !failure.is_of_this_endpoint() => {
+                        return Err(failure.at(&self.config.endpoints[at]));
+                    }
+                    Err(failure) => {
+                        failures.insert(at, failure.clone());
+                        latest = Some(failure);
+                    }
                 }
-                false => failure.at(&self.config.endpoints[at]),
-            };
-            self.connect_to(at).await.map_err(failed)
+                if answers.most() > tries / 2 {
+                    break;
+                }
+            }
+            Ok(())
         };
-        let each = (0..tries).map(|i| Box::pin(connect_to((first + i) % all)));
-        let step = STEP.min(CONNECT / (2 * u32::try_from(tries).unwrap_or(u32::MAX)));
-        let is_final = |failure: &Failure| !failure.is_of_this_endpoint();
-        let raced = timeout(CONNECT, race(each, step, is_final)).await;
-        match raced.unwrap_or(Err(None)) {
-            Ok(at) => {
+        if let Ok(Err(failure)) = timeout(CONNECT, until_most_agree).await {
+            return Err(failure.into());
+        }
+        drop(asked);
+        match answers.judge(&self.identity, &self.config.endpoints)? {
+            Some((at, others)) => {
                 self.active.store(at, Relaxed);
-                self.check().await;
+                self.check(others).await;
                 Ok(())
             }
-            Err(Some(failure)) if !failure.is_of_this_endpoint() => Err(failure.into()),
-            Err(failure) => {
-                let failures = std::mem::take(&mut *locked(&failures));
-                Err(Box::pin(self.explain(failure, failures)).await)
-            }
+            None => Err(Box::pin(self.explain(latest, failures)).await),
         }
     }
 
@@ -94,8 +169,12 @@ impl Cluster {
     }
 
     /// Connects to this endpoint. Any read shows that there is a leader and that the user has the
-    /// right.
-    async fn connect_to(&self, at: usize) -> Result<usize, Failure> {
+    /// right. Returns the id of the cluster, beside the endpoint.
+    async fn connect_to(&self, at: usize) -> (usize, Result<u64, Failure>) {
+        (at, self.try_to_connect(at).await)
+    }
+
+    async fn try_to_connect(&self, at: usize) -> Result<u64, Failure> {
         let sent = Moment::now();
         let mut renewed = false;
         loop {
@@ -108,11 +187,11 @@ impl Cluster {
                     }
                     renewed = true;
                 }
-                Ok(()) => {
+                Ok(cluster) => {
                     // An endpoint that is far away is given longer from the first request on.
                     let far = Moment::now().since(sent) > self.config.timeout;
                     locked(&self.endpoints[at].state).doublings = if far { DOUBLINGS } else { 0 };
-                    return Ok(at);
+                    return Ok(cluster);
                 }
             }
         }
@@ -138,6 +217,7 @@ impl Cluster {
             let endpoint = endpoint.clone();
             let url = self.config.endpoints[at].clone();
             let config = self.config.clone();
+            let identity = self.identity.clone();
             async move {
                 if let Some(known) = &locked(&endpoint.state).connection {
                     return Ok(known.clone());
@@ -147,7 +227,11 @@ impl Cluster {
                 let connecting = async {
                     let client = config.connect(&url, limit).await?;
                     config.check_member(&client).await?;
-                    config.check_cluster(&client).await.map(|()| client)
+                    // The first request may be one that changes something.
+                    if identity.id().is_some() {
+                        identity.check(config.probe(client.clone()).await?)?;
+                    }
+                    Ok::<_, Failure>(client)
                 };
                 let client = timeout(limit * 2, connecting).await.map_err(late)??;
                 let home = Home::here();

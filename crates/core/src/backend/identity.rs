@@ -1,0 +1,195 @@
+//! The identity of a store, and what a client knows of it.
+//!
+//! Two programs exclude each other only in one store. An address that moves, a member that comes
+//! back empty or a second cluster in one URL lead a client to another one, where the same lock is
+//! free. Servers say who they are, as a rule in each answer. A client keeps the first identity that
+//! it sees, and compares every later one.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Mutex, OnceLock};
+
+use smol_str::SmolStr;
+
+use crate::backend::error::{Error, ErrorKind, Result};
+use crate::support::locked;
+
+/// The identity of a store: a short text that no other store has.
+///
+/// It is made of what the servers say of themselves, such as the id of an etcd cluster; a store
+/// documents of what, and which changes it survives. Compare it, or pin it in a URL by the parameter
+/// `store`; it has no other meaning.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold_core::StoreId;
+///
+/// let id: StoreId = "etcd-cdf818194e3a8c32".parse().unwrap();
+/// assert_eq!(id.to_string(), "etcd-cdf818194e3a8c32");
+/// assert!("two words".parse::<StoreId>().is_err());
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct StoreId(SmolStr);
+
+/// The longest identity in bytes.
+const LONGEST: usize = 128;
+
+fn is_plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "-._:".contains(c)
+}
+
+impl StoreId {
+    /// The identity of a store of this kind, by what its servers say. A character that no identity
+    /// has is written as `_`.
+    pub fn of(kind: &str, id: impl fmt::Display) -> StoreId {
+        let text = format!("{kind}-{id}");
+        let plain = text.chars().map(|c| if is_plain(c) { c } else { '_' });
+        StoreId(plain.take(LONGEST).collect())
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for StoreId {
+    type Err = Error;
+
+    /// Reads the text of an identity.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](ErrorKind::Invalid) for a text that cannot be one: up to 128 letters and digits
+    /// of ASCII, `-`, `.`, `_` and `:`.
+    fn from_str(text: &str) -> Result<StoreId> {
+        if text.is_empty() || text.len() > LONGEST || !text.chars().all(is_plain) {
+            let what = "the identity of a store is a text such as etcd-cdf818194e3a8c32: `leasehold guarantees` shows it";
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
+        Ok(StoreId(text.into()))
+    }
+}
+
+impl fmt::Display for StoreId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for StoreId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a client knows of the identity of its store, for authors of stores.
+///
+/// # Examples
+///
+/// ```
+/// use leasehold_core::{ErrorKind, StoreId};
+/// use leasehold_core::backend::Identity;
+///
+/// let identity = Identity::default();
+/// let [first, second] = ["1", "2"].map(|id| StoreId::of("etcd", id));
+/// assert!(identity.check(&first).is_ok() && identity.check(&first).is_ok());
+/// assert_eq!(identity.check(&second).unwrap_err().kind(), ErrorKind::OtherStore);
+/// assert_eq!(identity.id(), Some(&first));
+/// ```
+#[derive(Debug, Default)]
+pub struct Identity {
+    known: OnceLock<StoreId>,
+    is_pinned: bool,
+    /// The other store that a server belonged to, since the last answer of the right one.
+    other: Mutex<Option<StoreId>>,
+}
+
+impl Identity {
+    /// Only the store with this identity is right, if one is given, and otherwise the first that
+    /// answers.
+    pub fn pinned(id: Option<StoreId>) -> Identity {
+        let is_pinned = id.is_some();
+        Identity {
+            known: id.map_or_else(OnceLock::new, OnceLock::from),
+            is_pinned,
+            other: Mutex::default(),
+        }
+    }
+
+    /// The identity, once it is known.
+    pub fn id(&self) -> Option<&StoreId> {
+        self.known.get()
+    }
+
+    /// Compares the identity that a server has answered. The first one is kept.
+    ///
+    /// # Errors
+    ///
+    /// [`OtherStore`](ErrorKind::OtherStore) if it is another one than the known one. The server
+    /// must not be used.
+    pub fn check(&self, answered: &StoreId) -> Result<()> {
+        let known = self.known.get_or_init(|| answered.clone());
+        let is_other = known != answered;
+        let mut other = locked(&self.other);
+        let is_news = is_other && other.as_ref() != Some(answered);
+        if is_news || !is_other && other.is_some() {
+            *other = is_other.then(|| answered.clone());
+        }
+        drop(other);
+        if !is_other {
+            return Ok(());
+        }
+        let error = self.other_than(known, answered);
+        if is_news {
+            tracing::warn!(store = %known, answered = %answered, "{error}");
+        }
+        Err(error)
+    }
+
+    fn other_than(&self, known: &StoreId, answered: &StoreId) -> Error {
+        let why = match self.is_pinned {
+            true => format!("the URL names the store {known}"),
+            false => format!("this client belongs to the store {known}"),
+        };
+        let what = format!(
+            "the server belongs to the store {answered}, and {why}: its locks are others, so it is not used. \
+             Does an address lead elsewhere, or was a server set up anew?"
+        );
+        Error::new(ErrorKind::OtherStore, what)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_is_one_plain_word() {
+        for bad in ["", "a b", "a/b", "\u{e9}", &"x".repeat(LONGEST + 1)] {
+            assert_eq!(
+                bad.parse::<StoreId>().unwrap_err().kind(),
+                ErrorKind::Invalid
+            );
+        }
+        let odd = StoreId::of("a b", "\u{e9}/\n".repeat(LONGEST));
+        assert_eq!(odd.as_str().parse::<StoreId>().unwrap(), odd);
+        assert!(odd.as_str().starts_with("a_b-___"));
+    }
+
+    #[test]
+    fn the_first_identity_is_kept_and_another_one_is_news_once() {
+        let [right, wrong] = ["1", "2"].map(|id| StoreId::of("x", id));
+        for pin in [None, Some(right.clone())] {
+            let identity = Identity::pinned(pin.clone());
+            assert_eq!(identity.id(), pin.as_ref());
+            assert!(identity.check(&right).is_ok());
+            let error = identity.check(&wrong).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::OtherStore);
+            assert!(error.to_string().contains("x-1") && error.to_string().contains("x-2"));
+            assert_eq!(*locked(&identity.other), Some(wrong.clone()));
+            assert!(identity.check(&right).is_ok() && locked(&identity.other).is_none());
+        }
+    }
+}

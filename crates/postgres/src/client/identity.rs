@@ -1,0 +1,137 @@
+//! The identity of the database, which each new connection proves.
+//!
+//! A database is the cluster's `system_identifier`, the database's oid, and the schema. A standby
+//! that was promoted has the identifier of its primary, and a greater timeline. So of two servers
+//! that accept writes, the one of the lower timeline is a former primary, and is not used.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+use leasehold_core::ErrorKind::{OtherStore, Unavailable};
+use leasehold_core::backend::Identity;
+use leasehold_core::{Error, Result, StoreId};
+use tokio_postgres::Row;
+
+use crate::client::link::Link;
+use crate::client::request::Request;
+use crate::error::{Failure, junk};
+
+/// Asks a server whether it is a standby, and who it is. The name of the file that it writes to
+/// begins with its timeline.
+const WHO: &str = "SELECT pg_catalog.pg_is_in_recovery(), c.system_identifier,
+    (SELECT d.oid::pg_catalog.int8 FROM pg_catalog.pg_database d WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()),
+    CASE WHEN pg_catalog.pg_is_in_recovery() THEN NULL ELSE pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()) END
+    FROM pg_catalog.pg_control_system() c";
+/// Asks a server that does not say who it is.
+const ROLE: &str = "SELECT pg_catalog.pg_is_in_recovery()";
+
+/// What a server has said of itself.
+#[derive(Debug)]
+pub(crate) struct Who {
+    pub(crate) is_standby: bool,
+    /// `None` if this role may not ask.
+    pub(crate) id: Option<StoreId>,
+    pub(crate) timeline: u32,
+}
+
+/// The identity of the database, as far as a client knows it.
+#[derive(Debug, Default)]
+pub(crate) struct DatabaseIdentity {
+    schema: String,
+    identity: Identity,
+    /// The greatest timeline that was seen; 0 before that.
+    timeline: AtomicU32,
+    /// The hosts were compared with each other.
+    pub(crate) is_settled: AtomicBool,
+    /// The role may not ask.
+    is_refused: AtomicBool,
+}
+
+impl DatabaseIdentity {
+    /// The database with this identity is the right one, if one is given, and otherwise the first
+    /// that answers.
+    pub(crate) fn pinned(id: Option<StoreId>, schema: &str) -> DatabaseIdentity {
+        DatabaseIdentity {
+            schema: schema.to_owned(),
+            identity: Identity::pinned(id),
+            ..DatabaseIdentity::default()
+        }
+    }
+
+    pub(crate) fn id(&self) -> Option<StoreId> {
+        self.identity.id().cloned()
+    }
+
+    /// The warning for an operator if the role may not ask.
+    pub(crate) fn warning(&self) -> Option<String> {
+        let what = "a server of another database behind this address would not be recognized, because the role may not ask for the identity: \
+                    GRANT EXECUTE ON FUNCTION pg_control_system() TO this role";
+        self.is_refused.load(Relaxed).then(|| what.to_owned())
+    }
+
+    /// Asks the server of this connection who it is.
+    pub(crate) async fn ask(&self, link: &Link, limit: Duration) -> Result<Who> {
+        if !self.is_refused.load(Relaxed) {
+            match link.ask(&Request::new(&WHO.into()), limit).await {
+                Ok(rows) => return self.read(&rows),
+                Err(failure) if failure.broken => return Err(failure.of_a_read().into()),
+                // Some rented servers have no such functions for their users.
+                Err(_) => self.is_refused.store(true, Relaxed),
+            }
+        }
+        let rows = link.ask(&Request::new(&ROLE.into()), limit).await;
+        let rows = rows.map_err(Failure::of_a_read)?;
+        Ok(Who {
+            is_standby: column(&rows, 0)?,
+            id: None,
+            timeline: 0,
+        })
+    }
+
+    fn read(&self, rows: &[Row]) -> Result<Who> {
+        let [system, database]: [i64; 2] = [column(rows, 1)?, column(rows, 2)?];
+        let file: Option<&str> = column(rows, 3)?;
+        let timeline = file.and_then(|file| u32::from_str_radix(file.get(..8)?, 16).ok());
+        let id = format!("{system:x}.{database}.{}", self.schema);
+        Ok(Who {
+            is_standby: column(rows, 0)?,
+            id: Some(StoreId::of("postgres", id)),
+            timeline: timeline.unwrap_or_default(),
+        })
+    }
+
+    /// Fails if the server is another database, or a former primary.
+    pub(crate) fn check(&self, who: &Who) -> Result<()> {
+        let Some(id) = &who.id else {
+            return match self.identity.id() {
+                Some(known) => {
+                    let what = format!(
+                        "the server does not say whether it is the store {known}: GRANT EXECUTE ON FUNCTION pg_control_system() TO this role"
+                    );
+                    Err(Error::new(Unavailable, what))
+                }
+                None => Ok(()),
+            };
+        };
+        self.identity.check(id)?;
+        let latest = self.timeline.fetch_max(who.timeline, Relaxed);
+        if who.timeline != 0 && who.timeline < latest {
+            let what = format!(
+                "it is a former primary, of timeline {}, and a standby that was promoted writes timeline {latest}: stop the former one",
+                who.timeline
+            );
+            return Err(Error::new(OtherStore, what));
+        }
+        Ok(())
+    }
+
+    /// Returns whether a connection to a server of this timeline leads to a former primary by now.
+    pub(crate) fn is_former(&self, timeline: u32) -> bool {
+        timeline != 0 && timeline < self.timeline.load(Relaxed)
+    }
+}
+
+fn column<'a, T: tokio_postgres::types::FromSql<'a>>(rows: &'a [Row], nth: usize) -> Result<T> {
+    let row = rows.first().ok_or_else(|| junk("its identity"))?;
+    Ok(row.try_get(nth).map_err(|_| junk("its identity"))?)
+}
