@@ -56,7 +56,7 @@ pub use leasehold_core::{
     FenceGate, Fenced, Fencing, FencingToken, Guarantees, Guard, Held, Leader, Leadership, Lease,
     Lock, LockQueue, Loss, Lost, MAX_LABEL_BYTES, MAX_NAME_BYTES, MAX_TTL, MAX_VALUE_BYTES,
     MultiGuard, MultiLock, Name, Observer, Options, Owner, Participant, Result, RunOutcome, RwLock,
-    Semaphore, Stale, Store, TestHold,
+    Semaphore, Stale, Store, StoreId, TestHold,
 };
 
 /// For code without async: a store behind a thread of its own.

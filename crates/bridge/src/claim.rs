@@ -421,11 +421,11 @@ impl<'a> Attempt<'a> {
 }
 
 fn may_have_been_executed(kind: ErrorKind) -> bool {
-    use ErrorKind::{Closed, Denied, NoRuntime, Unavailable, Unsupported};
+    use ErrorKind::{Closed, Denied, NoRuntime, OtherStore, Unavailable, Unsupported};
     // A store may notice a mistake in a claim only when the claim is in the queue.
     !matches!(
         kind,
-        Unavailable | Denied | Unsupported | Closed | NoRuntime
+        Unavailable | OtherStore | Denied | Unsupported | Closed | NoRuntime
     )
 }
 

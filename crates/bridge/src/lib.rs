@@ -120,7 +120,13 @@ struct Unanswered<'a>(&'a AtomicBool);
 
 impl Unanswered<'_> {
     fn answered(self, failed: Option<&Error>) {
-        let away = |e: &Error| matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous);
+        let away = |e: &Error| {
+            let kind = e.kind();
+            matches!(
+                kind,
+                ErrorKind::Unavailable | ErrorKind::OtherStore | ErrorKind::Ambiguous
+            )
+        };
         self.0.store(failed.is_some_and(away), Ordering::Release);
         std::mem::forget(self);
     }

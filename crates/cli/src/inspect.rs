@@ -172,10 +172,15 @@ pub(crate) async fn guarantees(args: Guarantees) -> io::Result<Exit> {
     on(StoreUrl::any(url.as_deref()), async |store, at| {
         let g = store.guarantees();
         if args.json {
-            return Ok((YES, json(&json!(g))));
+            let mut data = json!(g);
+            data["store_id"] = json!(store.identity().map(|id| id.to_string()));
+            return Ok((YES, json(&data)));
         }
         let mut table = Table::new(["", g.store()]);
         let mut row = |what: &str, how: String| table.row([what.into(), how]);
+        if let Some(id) = store.identity() {
+            row("identity", id.to_string());
+        }
         row("tokens rise", fencing(g.fencing()).into());
         row("waiters are served", fairness(g.fairness()).into());
         row(

@@ -79,5 +79,8 @@ pub(crate) async fn until_answered<T>(
 }
 
 fn is_outage(e: &Error) -> bool {
-    matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Ambiguous)
+    matches!(
+        e.kind(),
+        ErrorKind::Unavailable | ErrorKind::OtherStore | ErrorKind::Ambiguous
+    )
 }

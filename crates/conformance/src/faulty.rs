@@ -10,7 +10,9 @@ use leasehold_core::backend::{
     Backend, Claim, Claimed, ClaimedAll, Clock, LeaseRef, Notifier, Place, Renewal, Subscription,
     async_trait,
 };
-use leasehold_core::{Error, ErrorKind, FencingToken, Guarantees, LockQueue, Name, Result};
+use leasehold_core::{
+    Error, ErrorKind, FencingToken, Guarantees, LockQueue, Name, Result, StoreId,
+};
 use tokio::sync::watch;
 
 /// The faults between core and a store. Shared by its clones.
@@ -233,6 +235,10 @@ impl Backend for Faulty {
 
     fn guarantees(&self) -> Guarantees {
         self.inner.guarantees()
+    }
+
+    fn identity(&self) -> Option<StoreId> {
+        self.inner.identity()
     }
 
     fn token_floor(&self) -> Option<&dyn TokenFloor> {

@@ -289,6 +289,7 @@ impl Failure {
         } = self;
         let known = known.map(|known| known.what);
         let (kind, what) = match kind {
+            OtherStore => return Error::new(kind, why),
             Unsupported => {
                 let what = known.map_or_else(|| why.clone(), |known| format!("{known} ({why})"));
                 return Error::new(kind, what);

@@ -38,12 +38,7 @@ impl Shared {
         if own.turns.is_some() && own.created != 0 && !own.doubt {
             match self.hand_on(own).await {
                 // The server writes nothing, or refuses this; the key can still be deleted.
-                Err(failure)
-                    if failure.is_full()
-                        || !matches!(
-                            failure.kind,
-                            ErrorKind::Unavailable | ErrorKind::Ambiguous
-                        ) => {}
+                Err(failure) if failure.is_full() || !failure.is_of_this_endpoint() => {}
                 removed => return removed,
             }
         }

@@ -19,9 +19,10 @@ use leasehold_core::backend::{
     Backend, Claim, ClaimId, Claimed, ClaimedAll, Clock, LeaseRef, Moment, Notifier, Place, Raises,
     Renewal, Subscription, TokenFloor, VirtualClock, async_trait,
 };
-use leasehold_core::support::locked;
+use leasehold_core::support::{locked, uuid};
 use leasehold_core::{
     Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Loss, Name, Result,
+    StoreId,
 };
 use tokio::task::coop::consume_budget;
 
@@ -58,6 +59,7 @@ pub struct Memory {
 
 /// The state that the clients of one store share.
 struct World {
+    id: StoreId,
     clock: Clock,
     state: Mutex<State>,
 }
@@ -108,6 +110,7 @@ impl Memory {
         let link = Link::to(Place::new(ClaimId::fresh().to_string()));
         Memory {
             world: Arc::new(World {
+                id: StoreId::of("memory", uuid().simple()),
                 clock,
                 state: Mutex::default(),
             }),
@@ -360,6 +363,10 @@ impl Backend for Memory {
             queue.evict(Some(Loss::Evicted), |entry| entry.owns(token))
         };
         self.request(|store| store.with_queue(name, evict)).await
+    }
+
+    fn identity(&self) -> Option<StoreId> {
+        Some(self.world.id.clone())
     }
 
     fn guarantees(&self) -> Guarantees {

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::link::{AddressMap, Sentinels, Server, server_of_sentinels, servers};
-use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_core::{Error, ErrorKind, Result, StoreId};
 #[cfg(feature = "tls")]
 use leasehold_net::Tls;
 use leasehold_net::{Address, Credentials, Host};
@@ -27,6 +27,8 @@ pub struct Config {
     pub(crate) min_replicas: Option<(u32, Duration)>,
     /// Set if the server is a node of a Cluster.
     pub(crate) cluster: Option<Cluster>,
+    /// The identity that the database has to have, if one is named.
+    pub(crate) store_id: Option<StoreId>,
 }
 
 /// The settings of a Cluster beyond its first server.
@@ -72,6 +74,11 @@ impl Config {
         let least = number("min_replicas", 0)?;
         let within = number("min_replicas_timeout", WAIT)?;
         let timeout = address.timeout()?;
+        let store_id = address.store_id()?;
+        if store_id.is_some() && kind == Some("cluster") {
+            let what = "store: a Redis Cluster has no identity that could be compared";
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
         let prefix = address.take("prefix").unwrap_or_default();
         let config = match kind {
             Some("sentinel") => Config::of(server_of_sentinels(&mut address)?),
@@ -87,6 +94,7 @@ impl Config {
             _ => Config::of(the_one(servers(&mut address)?)?),
         };
         address.done()?;
+        let config = Config { store_id, ..config };
         let config = config.timeout(timeout).prefix(prefix);
         Ok(config.min_replicas(least, Duration::from_millis(within.into())))
     }
@@ -119,6 +127,7 @@ impl Config {
             prefix: String::new(),
             min_replicas: None,
             cluster: None,
+            store_id: None,
         }
     }
 
@@ -210,6 +219,14 @@ impl Config {
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Config {
         self.server.tls = Some(tls);
+        self
+    }
+
+    /// Uses the database with this identity, and no other: see [`StoreId`]. Without it, the first
+    /// one that answers is used. It is for one server, also behind sentinels.
+    #[must_use]
+    pub fn store_id(mut self, id: StoreId) -> Config {
+        self.store_id = Some(id);
         self
     }
 

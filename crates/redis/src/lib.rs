@@ -22,12 +22,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::link::{Inbox, Names};
+use crate::link::{Inbox, Names, StoreMark};
 use leasehold_core::backend::{
     Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Raises, Renewal, Subscription,
     TokenFloor, async_trait,
 };
-use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
+use leasehold_core::{
+    Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result, StoreId,
+};
 
 use crate::client::nodes::Nodes;
 use crate::client::replicas::Replicas;
@@ -96,6 +98,7 @@ pub struct Redis {
     names: Names,
     inbox: Inbox,
     releases: Releases,
+    mark: Arc<StoreMark>,
 }
 
 impl Redis {
@@ -106,6 +109,7 @@ impl Redis {
     ///
     /// * `timeout=ms` limits each request and each step of connecting (default 1000).
     /// * `prefix=text` stands before every key.
+    /// * `store=id` is [`Config::store_id`].
     /// * after `rediss://`, which is the same over TLS and needs the feature `tls`: `ca=file`, `cert=file` and `key=file`,
     ///   `server_name=name`, as `Tls` has them.
     /// * `min_replicas=n` and `min_replicas_timeout=ms` (default 100) wait for replicas: [`Config::min_replicas`].
@@ -141,7 +145,9 @@ impl Redis {
     pub async fn with_config(config: Config) -> Result<Redis> {
         let names = Names::new(&config.prefix, &BESIDE)?;
         let inbox = Inbox::new(config.min_replicas.is_some());
-        let (nodes, warnings) = Nodes::connect(&config, &inbox).await?;
+        let mark = StoreMark::pinned(config.store_id.clone(), names.mark());
+        let mark = Arc::new(mark);
+        let (nodes, warnings) = Nodes::connect(&config, &inbox, &mark).await?;
         nodes.check(&NEEDS, FENCE, &names).await?;
         let nodes = Arc::new(nodes);
         let replicas = Replicas::open(&config).await?;
@@ -153,6 +159,7 @@ impl Redis {
             names,
             inbox,
             releases,
+            mark,
         };
         redis.check().await?;
         Ok(redis)
@@ -242,6 +249,10 @@ impl Backend for Redis {
     /// has not changed.
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
         self.evict(name, token).await
+    }
+
+    fn identity(&self) -> Option<StoreId> {
+        self.mark.id()
     }
 
     fn guarantees(&self) -> Guarantees {

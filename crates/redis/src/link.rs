@@ -2,7 +2,7 @@
 //!
 //! It knows servers, keys and scripts, and no lock: `server` reads an address, `connection`
 //! keeps one connection alive, `inbox` turns its pushes into notifications, `names` makes keys,
-//! `foreign` shows the holds of other tools, `walk` finds names in use, `script` runs Lua, `record`
+//! `mark` recognizes a database, `foreign` shows the holds of other tools, `walk` finds names in use, `script` runs Lua, `record`
 //! reads the answers, `cluster` finds the node of a key, `error` tells failures that are certain
 //! from those that are not, `rights` finds the rights and commands that are missing, `checks` asks
 //! for the settings of a server.
@@ -13,6 +13,7 @@ mod connection;
 mod error;
 mod foreign;
 mod inbox;
+mod mark;
 mod names;
 mod record;
 mod rights;
@@ -26,6 +27,7 @@ pub(crate) use crate::link::connection::Connection;
 pub(crate) use crate::link::error::{again, junk, of_request};
 pub(crate) use crate::link::foreign::{ValueHash, foreign};
 pub(crate) use crate::link::inbox::{Inbox, attempt};
+pub(crate) use crate::link::mark::StoreMark;
 pub(crate) use crate::link::names::Names;
 pub(crate) use crate::link::record::{Ahead, Fields, record};
 pub(crate) use crate::link::rights::{Needs, check};

@@ -187,7 +187,7 @@ impl Redlock {
         let names = Arc::new(Names::new(&config.prefix, &BESIDE)?);
         let tokens = format!("{{{}}}:rt", config.prefix);
         let inbox = Inbox::new(false);
-        let keys = (&*tokens, &*names.absent());
+        let keys = (&*tokens, &*names.absent(), &*names.mark());
         let nodes = Nodes::connect(config.nodes, config.timeout, &inbox, keys).await?;
         let warnings = nodes.warnings().await;
         let holds = Mutex::default();

@@ -33,6 +33,7 @@ impl Redis {
                         e.kind(),
                         ErrorKind::Ambiguous
                             | ErrorKind::Unavailable
+                            | ErrorKind::OtherStore
                             | ErrorKind::Closed
                             | ErrorKind::NoRuntime
                     ) =>

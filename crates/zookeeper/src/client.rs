@@ -7,6 +7,7 @@
 
 mod base;
 mod connection;
+mod identity;
 mod keep_alive;
 mod liveness;
 mod node;

@@ -7,10 +7,12 @@ mod sasl;
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_core::backend::Identity;
 use leasehold_core::support::uuid;
-use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_core::{Error, ErrorKind, Result, StoreId};
 use leasehold_net::{Address, Credentials, Host, Tls};
 use zookeeper_client::{Acl, Acls, Client, Connector};
 
@@ -46,22 +48,29 @@ pub struct Config {
     sasl: Option<Credentials>,
     pub(crate) tls: Option<Tls>,
     acls: Vec<Acl>,
+    /// The identity that the ensemble has to have, if one is named.
+    pub(crate) store_id: Option<StoreId>,
+    /// The identity of the ensemble, of the client that connects by this.
+    pub(crate) identity: Arc<Identity>,
 }
 
 impl Config {
-    /// Reads `zookeeper://[user:password@]host[:port][,host[:port]…][/path][?timeout=milliseconds&sasl=digest-md5]`.
+    /// Reads `zookeeper://[user:password@]host[:port][,host[:port]…][/path][?timeout=milliseconds&sasl=digest-md5&store=id]`.
     ///
     /// The path, percent-decoded, is the [`root`](Config::root). The credentials are of the scheme
     /// *digest*, and the nodes are [`private`](Config::private). `zookeepers://` is the same over
     /// TLS, at port 2281 unless another one is given, and needs the feature `tls`. Its options are
     /// `ca`, `cert` and `key`, as `Tls` has them; there is no `server_name`. With
-    /// `sasl=digest-md5`, which needs the feature `sasl`, the credentials are for SASL.
+    /// `sasl=digest-md5`, which needs the feature `sasl`, the credentials are for SASL. `store` is
+    /// [`Config::store_id`].
+    ///
     /// # Errors
     /// [`Invalid`](ErrorKind::Invalid) names the part that is wrong, and [`Unsupported`](ErrorKind::Unsupported) is `zookeepers://` or
     /// `sasl` without the feature, or `server_name`. Neither shows a credential.
     pub fn from_url(url: &str) -> Result<Config> {
         let mut address = Address::parse_tls(url, "zookeeper", DEFAULT_PORT, TLS_PORT)?;
         let timeout = address.timeout()?;
+        let store_id = address.store_id()?;
         let tls = Tls::from_address(&mut address, cfg!(feature = "tls"))?;
         let sasl = match address.take("sasl").as_deref() {
             None => false,
@@ -81,6 +90,7 @@ impl Config {
         let hosts: Vec<String> = address.hosts.iter().map(Host::to_string).collect();
         let mut config = Config {
             tls,
+            store_id,
             ..Config::new(&hosts.join(",")).timeout(timeout)
         };
         if !address.path.is_empty() {
@@ -116,6 +126,8 @@ impl Config {
             sasl: None,
             tls: None,
             acls: Acls::anyone_all().to_vec(),
+            store_id: None,
+            identity: Arc::default(),
         }
     }
 
@@ -125,6 +137,14 @@ impl Config {
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Config {
         self.tls = Some(tls);
+        self
+    }
+
+    /// Uses the ensemble with this identity, and no other: see [`StoreId`]. Without it, the first
+    /// one that answers is used, and no other later.
+    #[must_use]
+    pub fn store_id(mut self, id: StoreId) -> Config {
+        self.store_id = Some(id);
         self
     }
 

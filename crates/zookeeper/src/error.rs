@@ -11,12 +11,21 @@ pub(crate) type Answer<T> = Result<T, ZkError>;
 impl Config {
     /// The error of a request that only reads: nothing was changed.
     pub(crate) fn reading(&self, e: ZkError) -> Error {
-        of(&self.servers, e, ErrorKind::Unavailable)
+        self.of(e, ErrorKind::Unavailable)
     }
 
     /// The error of a request that writes: without an answer it may or may not have been executed.
     pub(crate) fn writing(&self, e: ZkError) -> Error {
-        of(&self.servers, e, ErrorKind::Ambiguous)
+        self.of(e, ErrorKind::Ambiguous)
+    }
+
+    /// A request that reached no server was not sent, and perhaps that is because all of them
+    /// belong to another store.
+    fn of(&self, e: ZkError, unanswered: ErrorKind) -> Error {
+        match self.identity.complaint() {
+            Some(other) if matches!(e, ZkError::NoHosts | ZkError::Timeout) => other,
+            _ => of(&self.servers, e, unanswered),
+        }
     }
 }
 

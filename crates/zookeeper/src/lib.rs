@@ -58,7 +58,9 @@ use leasehold_core::backend::{
     Backend, Claim, Claimed, LeaseRef, Notifier, Place, Raises, Renewal, Subscription, TokenFloor,
     async_trait,
 };
-use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
+use leasehold_core::{
+    Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result, StoreId,
+};
 
 use crate::claim::table::Claims;
 use crate::client::Sessions;
@@ -215,6 +217,10 @@ impl Backend for ZooKeeper {
 
     fn observe(&self, name: &Name) -> Subscription {
         observe::observe(&self.sessions, name)
+    }
+
+    fn identity(&self) -> Option<StoreId> {
+        self.sessions.config.identity.id()
     }
 
     fn guarantees(&self) -> Guarantees {

@@ -8,7 +8,7 @@ use leasehold::backend::{
     Backend, Claim, Claimed, ClaimedAll, Clock, LeaseRef, Moment, Notifier, Place, Renewal,
     Subscription, async_trait,
 };
-use leasehold::{FencingToken, Guarantees, LockQueue, Name, Result};
+use leasehold::{FencingToken, Guarantees, LockQueue, Name, Result, StoreId};
 
 /// The batches of one client so far: how long each took, and of how many places.
 pub(super) type Batches = Arc<Mutex<Vec<(Duration, usize)>>>;
@@ -73,6 +73,10 @@ impl Backend for Counting {
 
     fn guarantees(&self) -> Guarantees {
         self.inner.guarantees()
+    }
+
+    fn identity(&self) -> Option<StoreId> {
+        self.inner.identity()
     }
 
     fn token_floor(&self) -> Option<&dyn TokenFloor> {

@@ -82,6 +82,7 @@ pub(crate) enum Defect {
     RaiseForgetsThoseWhoWait,
     RaiseLowers,
     MarksTheFirstTurn,
+    NamesItselfAnew,
 }
 
 /// A mistake and its judge.
@@ -278,4 +279,6 @@ sentences! {
         => "floor/is_raised_for_all_names", "the mark says what was raised";
     MarksTheFirstTurn: "the mark is the first token of the last grant, without its turns"
         => "floor/is_marked", "is before the last of";
+    NamesItselfAnew: "each client has another identity of the store"
+        => "identity/is_one_of_all_clients", "left == right";
 }

@@ -8,7 +8,7 @@ use leasehold_core::backend::{
     Backend, Claim, Claimed, ClaimedAll, Grant, LeaseRef, Mode, Moment, Notifier, Place, Renewal,
     Subscription, async_trait,
 };
-use leasehold_core::{Fencing, FencingToken, Guarantees, LockQueue, Loss, Name, Result};
+use leasehold_core::{Fencing, FencingToken, Guarantees, LockQueue, Loss, Name, Result, StoreId};
 
 use crate::broken::{Broken, without_id};
 use crate::defect::Defect;
@@ -193,6 +193,13 @@ impl Backend for Broken {
             .memory()
             .guarantees()
             .with_fencing(Fencing::SurvivesDataLoss)
+    }
+
+    fn identity(&self) -> Option<StoreId> {
+        if self.is(Defect::NamesItselfAnew) {
+            return Some(StoreId::of("broken", format_args!("{self:p}")));
+        }
+        self.world.memory().identity()
     }
 
     fn token_floor(&self) -> Option<&dyn TokenFloor> {

@@ -53,6 +53,7 @@ use crate::backend::token_floor::TokenFloor;
 /// | S14 | a renewal answers for the hold's own entry | [`renew`](Backend::renew), [`evict`](Backend::evict) |
 /// | S15 | a hold ends later, without its client | [`release_after`](Backend::release_after) |
 /// | S16, S17 | tokens go on above those of another store | [`TokenFloor`], for stores under a bridge |
+/// | S18 | a server of another store is not used | [`identity`](Backend::identity) |
 #[async_trait]
 #[auto_impl(Arc, Box)]
 pub trait Backend: Send + Sync + Debug + 'static {
@@ -212,7 +213,7 @@ pub trait Backend: Send + Sync + Debug + 'static {
     ///
     /// # Contract
     ///
-    /// It never changes once it is known. A server with another identity grants, renews and ends
+    /// It does not change once it is known, unless the store loses all its data. A server with another identity grants, renews and ends
     /// nothing: requests to it fail with [`OtherStore`](crate::ErrorKind::OtherStore), and no hold
     /// is lost by its answers (S18).
     fn identity(&self) -> Option<StoreId> {

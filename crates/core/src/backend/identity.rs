@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{Mutex, OnceLock};
+use std::sync::Mutex;
 
 use smol_str::SmolStr;
 
@@ -96,31 +96,48 @@ impl fmt::Debug for StoreId {
 /// let [first, second] = ["1", "2"].map(|id| StoreId::of("etcd", id));
 /// assert!(identity.check(&first).is_ok() && identity.check(&first).is_ok());
 /// assert_eq!(identity.check(&second).unwrap_err().kind(), ErrorKind::OtherStore);
-/// assert_eq!(identity.id(), Some(&first));
+/// assert_eq!(identity.id(), Some(first));
 /// ```
 #[derive(Debug, Default)]
 pub struct Identity {
-    known: OnceLock<StoreId>,
+    known: Mutex<Known>,
     is_pinned: bool,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    id: Option<StoreId>,
     /// The other store that a server belonged to, since the last answer of the right one.
-    other: Mutex<Option<StoreId>>,
+    other: Option<StoreId>,
 }
 
 impl Identity {
     /// Only the store with this identity is right, if one is given, and otherwise the first that
     /// answers.
     pub fn pinned(id: Option<StoreId>) -> Identity {
-        let is_pinned = id.is_some();
         Identity {
-            known: id.map_or_else(OnceLock::new, OnceLock::from),
-            is_pinned,
-            other: Mutex::default(),
+            is_pinned: id.is_some(),
+            known: Mutex::new(Known { id, other: None }),
         }
     }
 
+    /// Returns whether the identity was given, so that it never changes.
+    pub fn is_pinned(&self) -> bool {
+        self.is_pinned
+    }
+
     /// The identity, once it is known.
-    pub fn id(&self) -> Option<&StoreId> {
-        self.known.get()
+    pub fn id(&self) -> Option<StoreId> {
+        locked(&self.known).id.clone()
+    }
+
+    /// Replaces the identity by that of the store as it is after it has lost all its data, which no
+    /// server can tell from the right one.
+    pub fn renew(&self, id: StoreId) {
+        *locked(&self.known) = Known {
+            id: Some(id),
+            other: None,
+        };
     }
 
     /// Compares the identity that a server has answered. The first one is kept.
@@ -130,22 +147,26 @@ impl Identity {
     /// [`OtherStore`](ErrorKind::OtherStore) if it is another one than the known one. The server
     /// must not be used.
     pub fn check(&self, answered: &StoreId) -> Result<()> {
-        let known = self.known.get_or_init(|| answered.clone());
-        let is_other = known != answered;
-        let mut other = locked(&self.other);
-        let is_news = is_other && other.as_ref() != Some(answered);
-        if is_news || !is_other && other.is_some() {
-            *other = is_other.then(|| answered.clone());
-        }
-        drop(other);
-        if !is_other {
+        let mut known = locked(&self.known);
+        let id = known.id.get_or_insert_with(|| answered.clone()).clone();
+        if id == *answered {
+            known.other = None;
             return Ok(());
         }
-        let error = self.other_than(known, answered);
-        if is_news {
-            tracing::warn!(store = %known, answered = %answered, "{error}");
+        let before = known.other.replace(answered.clone());
+        drop(known);
+        let error = self.other_than(&id, answered);
+        if before.as_ref() != Some(answered) {
+            tracing::warn!(store = %id, answered = %answered, "{error}");
         }
         Err(error)
+    }
+
+    /// The error of the latest server that was checked, if it belonged to another store: for a
+    /// client that reaches no server of its own store.
+    pub fn complaint(&self) -> Option<Error> {
+        let known = locked(&self.known);
+        Some(self.other_than(known.id.as_ref()?, known.other.as_ref()?))
     }
 
     fn other_than(&self, known: &StoreId, answered: &StoreId) -> Error {
@@ -183,13 +204,13 @@ mod tests {
         let [right, wrong] = ["1", "2"].map(|id| StoreId::of("x", id));
         for pin in [None, Some(right.clone())] {
             let identity = Identity::pinned(pin.clone());
-            assert_eq!(identity.id(), pin.as_ref());
+            assert_eq!(identity.id(), pin);
             assert!(identity.check(&right).is_ok());
             let error = identity.check(&wrong).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::OtherStore);
             assert!(error.to_string().contains("x-1") && error.to_string().contains("x-2"));
-            assert_eq!(*locked(&identity.other), Some(wrong.clone()));
-            assert!(identity.check(&right).is_ok() && locked(&identity.other).is_none());
+            assert_eq!(identity.complaint().unwrap().to_string(), error.to_string());
+            assert!(identity.check(&right).is_ok() && identity.complaint().is_none());
         }
     }
 }

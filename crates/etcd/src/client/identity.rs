@@ -71,7 +71,7 @@ impl ClusterIdentity {
     }
 
     pub(crate) fn id(&self) -> Option<StoreId> {
-        self.identity.id().cloned()
+        self.identity.id()
     }
 
     /// Fails if an answer came from a member of another cluster. A simulated one has no id.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::common::*;
+use leasehold_core::backend::Backend;
 use leasehold_core::{ErrorKind, Guard, Store};
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
@@ -42,6 +43,44 @@ async fn members_that_are_not_named_are_used() {
             .await
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    })
+    .await;
+}
+
+/// Two clusters in one URL have different locks. The one of most endpoints is used, and a tie is
+/// refused unless the URL names the right one.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_clusters_in_one_url_the_majority_is_used() {
+    within(120, async {
+        let cluster = testbed::Etcd::cluster(3).await.unwrap();
+        let other = server().await;
+        let [one, two] = [&cluster.members()[0], &cluster.members()[1]];
+        let tie = format!("etcd://{},{}/test?timeout=3000", one.addr(), other.addr());
+        let error = Etcd::connect(&tie).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OtherStore, "{error}");
+        for addr in [one.addr(), other.addr()] {
+            assert!(error.to_string().contains(addr), "{error}");
+        }
+        let all = [other.addr(), one.addr(), two.addr()].join(",");
+        let most = Etcd::connect(&format!("etcd://{all}/test?timeout=3000"))
+            .await
+            .unwrap();
+        let right = client(one.addr()).await;
+        assert_eq!(most.identity(), right.identity());
+        let (most, right) = (Store::new(most), Store::new(right));
+        for _ in 0..4 {
+            let guard = acquired(&most.clone().ttl(LONG), "a").await;
+            let error = right.lock("a").try_acquire().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Contended, "{error}");
+            give_back(guard).await;
+        }
+        let id = client(other.addr()).await.identity().unwrap();
+        let pinned = Etcd::connect(&format!("{tie}&store={id}")).await.unwrap();
+        assert_eq!(pinned.identity(), Some(id));
+        let error = Etcd::connect(&format!("{tie}&store=etcd-1"))
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OtherStore, "{error}");
     })
     .await;
 }

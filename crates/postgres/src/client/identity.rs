@@ -59,7 +59,7 @@ impl DatabaseIdentity {
     }
 
     pub(crate) fn id(&self) -> Option<StoreId> {
-        self.identity.id().cloned()
+        self.identity.id()
     }
 
     /// The warning for an operator if the role may not ask.

@@ -74,6 +74,63 @@ async fn a_promotion_is_followed_and_a_replicated_hold_is_kept() {
     .await;
 }
 
+/// A standby is promoted while its primary lives: programs that can reach both use the promoted one,
+/// whichever their URL names first, and a program that has seen it refuses the former primary.
+#[tokio::test]
+async fn of_two_primaries_the_promoted_one_is_used() {
+    bounded(async {
+        let (primary, standby) = pair().await;
+        standby.promote().await.unwrap();
+        let one = of_both(&primary, &standby).await;
+        let two = of_both(&standby, &primary).await;
+        assert_eq!(one.identity(), two.identity());
+        let claim = long("a");
+        granted(&one, &claim).await;
+        let there = client(&standby).await;
+        let former = client(&primary).await;
+        for (store, is_granted) in [(&two, false), (&there, false), (&former, true)] {
+            let other = Claim::new("a", Mode::Exclusive, WaitPolicy::Try, LEASE, "test");
+            let answer = store.claim(&other).await.unwrap();
+            assert_eq!(matches!(answer, Claimed::Granted(_)), is_granted);
+        }
+        standby.kill().await.unwrap();
+        let refused = async || {
+            let error = one.inspect(&"a".into()).await.unwrap_err();
+            error.kind() == ErrorKind::OtherStore && error.to_string().contains("former primary")
+        };
+        until(refused).await;
+    })
+    .await;
+}
+
+/// Two databases in one URL are refused: each has locks of its own.
+#[tokio::test]
+async fn hosts_that_are_different_databases_are_refused() {
+    bounded(async {
+        let [one, two] = [server().await, server().await];
+        let (user, password, database) = (Server::USER, Server::PASSWORD, Server::DATABASE);
+        let hosts = format!("{},{}", one.addr(), two.addr());
+        let url = format!("postgres://{user}:{password}@{hosts}/{database}?timeout=5000");
+        let error = Postgres::connect(&url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OtherStore, "{error}");
+        for host in [one.addr(), two.addr()] {
+            assert!(error.to_string().contains(host), "{error}");
+        }
+        // A program that names its store uses that one.
+        let id = client(&two).await.identity().unwrap();
+        let store = Postgres::connect(&format!("{url}&store={id}"))
+            .await
+            .unwrap();
+        granted(&store, &long("a")).await;
+        let other = Claim::new("a", Mode::Exclusive, WaitPolicy::Try, LEASE, "test");
+        let answer = client(&two).await.claim(&other).await.unwrap();
+        assert!(matches!(answer, Claimed::Busy(_)), "{answer:?}");
+        let error = Postgres::connect(&format!("{url}&store=postgres-other")).await;
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::OtherStore);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn what_an_asynchronous_standby_lacks_is_granted_again_with_a_greater_token() {
     bounded(async {

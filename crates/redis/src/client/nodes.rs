@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::link::{
-    Call, Cluster, Connection, Inbox, Names, Needs, check, fence_of, run_all, slot_of, walk,
-    warnings,
+    Call, Cluster, Connection, Inbox, Names, Needs, Server, StoreMark, check, fence_of, run_all,
+    slot_of, walk, warnings,
 };
 use leasehold_core::backend::Subscription;
 use leasehold_core::{Error, ErrorKind, Name, Result};
@@ -25,10 +25,17 @@ pub(crate) enum Nodes {
 impl Nodes {
     /// Connects according to the configuration. Returns also the warnings of servers that may
     /// forget a lock.
-    pub(crate) async fn connect(config: &Config, inbox: &Inbox) -> Result<(Nodes, Vec<String>)> {
+    pub(crate) async fn connect(
+        config: &Config,
+        inbox: &Inbox,
+        mark: &Arc<StoreMark>,
+    ) -> Result<(Nodes, Vec<String>)> {
         let Some(cluster) = &config.cluster else {
-            let connection =
-                Connection::new(config.server.clone(), config.timeout, Duration::ZERO, inbox)?;
+            let server = Server {
+                mark: Some(mark.clone()),
+                ..config.server.clone()
+            };
+            let connection = Connection::new(server, config.timeout, Duration::ZERO, inbox)?;
             connection.connect().await?;
             let warnings = warnings(&connection).await;
             return Ok((Nodes::One(connection), warnings));

@@ -75,6 +75,7 @@ impl Connection {
             home,
             tls: server.tls,
             cluster: server.cluster,
+            mark: server.mark,
             address,
             timeout: timeout + waits,
             waits,

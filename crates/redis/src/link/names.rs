@@ -40,6 +40,11 @@ impl Names {
         format!("{{{}}}:-", self.prefix)
     }
 
+    /// The key of the database's mark.
+    pub(crate) fn mark(&self) -> String {
+        format!("{{{}}}:store", self.prefix)
+    }
+
     /// The channel in which the scripts publish that this name's holder, or its label, has changed.
     pub(crate) fn channel(&self, name: &Name) -> String {
         format!("leasehold:name:{}", self.lock(name))

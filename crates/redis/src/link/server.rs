@@ -1,7 +1,9 @@
 //! Reads a store's address into its servers, and a lease into the milliseconds that they grant.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::link::mark::StoreMark;
 use leasehold_core::{Error, ErrorKind, MAX_TTL, Result};
 use leasehold_net::{Address, Credentials, Host, Tls};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
@@ -18,6 +20,8 @@ pub(crate) struct Server {
     pub(crate) credentials: Option<Credentials>,
     /// It has to be a node of a Cluster.
     pub(crate) cluster: bool,
+    /// The mark by which its database is recognized.
+    pub(crate) mark: Option<Arc<StoreMark>>,
     /// TLS for the connection. `info` then has the address as a plain one.
     pub(crate) tls: Option<Tls>,
 }
@@ -38,6 +42,7 @@ impl From<ConnectionInfo> for Server {
             sentinels: None,
             credentials: None,
             cluster: false,
+            mark: None,
             tls: None,
         }
     }

@@ -19,7 +19,7 @@ use leasehold_redis::client::Client;
 use leasehold_redis::client::aio::MultiplexedConnection;
 use leasehold_testbed::verbs::connected;
 use leasehold_testbed::{
-    Certificates, Proxy, Redis, RedisOptions, RedisSentinel, SentinelOptions, TlsPort,
+    Certificates, Detour, Proxy, Redis, RedisOptions, RedisSentinel, SentinelOptions, TlsPort,
 };
 
 use crate::ALLOCATOR;
@@ -158,9 +158,13 @@ impl Harness for World {
             PushedWake,
         ];
         match self {
-            World::Private(_) | World::Secure(..) | World::Sentinel(_) => {
-                Capabilities::new(&[&all[..], &[Contents, Heap]].concat(), "")
+            World::Private(_) => {
+                Capabilities::new(&[&all[..], &[Contents, Heap, Need::Detour]].concat(), "")
             }
+            World::Secure(..) | World::Sentinel(_) => Capabilities::new(
+                &[&all[..], &[Contents, Heap]].concat(),
+                "the way to another server is led in plain text",
+            ),
             World::External(url) => {
                 let able = Capabilities::new(
                     &[PushedWake],
@@ -204,6 +208,28 @@ impl Harness for World {
         let url = self.url(Some(&by));
         let client = connected(|| RedisStore::connect(&url)).await;
         (Arc::new(client), Arc::new(proxy))
+    }
+
+    async fn misled_client(&self) -> (Arc<dyn Backend>, Arc<dyn leasehold_conformance::Detour>) {
+        let other = Redis::start().await.expect("another Redis");
+        let url = other.url();
+        let elsewhere = Arc::new(connected(|| RedisStore::connect(&url)).await);
+        // Its mark was made long ago, and not by a client that lost its data just now.
+        let mark = other.command(&["GET", "{}:store"]).await.expect("a mark");
+        let mark = mark.text().expect("a mark");
+        let id = mark.split(' ').next().unwrap_or_default();
+        let old = format!("{id} 1");
+        other
+            .command(&["SET", "{}:store", &old])
+            .await
+            .expect("an old mark");
+        let ways = vec![[self.server().addr().to_owned(), other.addr().to_owned()]];
+        let way = Detour::between(ways, elsewhere, other)
+            .await
+            .expect("a proxy");
+        let url = self.url(Some(way.addrs()[0]));
+        let client = connected(|| RedisStore::connect(&url)).await;
+        (Arc::new(client), Arc::new(way))
     }
 
     async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {

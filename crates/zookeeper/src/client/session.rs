@@ -135,6 +135,11 @@ impl<T: SessionHandler> Session<T> {
             last_used: Moment::now(),
             latest_task: 0,
         });
+        let is_known = config.identity.id().is_some();
+        if is_known {
+            // Nothing is written to another store.
+            config.check_identity(&client).await?;
+        }
         let info = client.session().clone();
         let link = watch::Sender::new(ConnectionState::Connected(client));
         let notifier = notifier.clone();
@@ -164,6 +169,10 @@ impl<T: SessionHandler> Session<T> {
         let learnt = async { session.learn_base(&session.client()?).await };
         let (watch, ()) =
             tokio::try_join!(keep_alive::begin_notifications(&session), learnt).map_err(of)?;
+        if !is_known {
+            let client = session.client().map_err(of)?;
+            session.config.check_identity(&client).await?;
+        }
         *locked(&session.first_watch) = Some(watch);
         session.background.here();
         Ok(session)
@@ -196,7 +205,11 @@ impl<T: SessionHandler> Session<T> {
     }
 
     async fn ask_server<'a>(&self, server: &'a str) -> Answer<&'a str> {
-        let timeout = self.connect(server, false).await?.session_timeout();
+        let client = self.connect(server, false).await?;
+        let identity = self.config.check_identity(&client).await;
+        identity.map_err(|e| ZkError::UnexpectedError(e.to_string()))?;
+        let timeout = client.session_timeout();
+        drop(client);
         // The handler is locked, so no grant comes in between.
         let handler = self.handler();
         let now = Moment::now();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use leasehold_core::backend::Notifier;
+use leasehold_core::backend::{Identity, Notifier};
 use leasehold_core::support::locked;
 use leasehold_core::{DEFAULT_TTL, Error, ErrorKind, Result};
 use tokio::time::timeout;
@@ -35,7 +35,7 @@ enum Ttl {
 
 /// All sessions of one client. When it is dropped they are closed.
 pub(crate) struct Sessions<T: SessionHandler> {
-    config: Arc<Config>,
+    pub(crate) config: Arc<Config>,
     /// Notified when the sessions' watches may have missed something, and by the sessions' handlers.
     pub(crate) notifier: Notifier,
     open: Mutex<BTreeMap<Ttl, Arc<Session<T>>>>,
@@ -47,7 +47,8 @@ pub(crate) struct Sessions<T: SessionHandler> {
 
 impl<T: SessionHandler> Sessions<T> {
     /// No sessions yet.
-    pub(crate) fn new(config: Config) -> Sessions<T> {
+    pub(crate) fn new(mut config: Config) -> Sessions<T> {
+        config.identity = Arc::new(Identity::pinned(config.store_id.clone()));
         Sessions {
             config: Arc::new(config),
             notifier: Notifier::new(),

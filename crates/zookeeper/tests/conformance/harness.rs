@@ -21,7 +21,7 @@ use leasehold_conformance::{Budget, Capabilities, Harness, Link, Need};
 use leasehold_core::backend::{Backend, async_trait};
 use leasehold_core::{Error, ErrorKind, Fenced, Result};
 use leasehold_testbed::{
-    Certificates, Proxy, TlsPort, ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions,
+    Certificates, Detour, Proxy, TlsPort, ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions,
 };
 use leasehold_zookeeper::ZooKeeper;
 #[cfg(feature = "sasl")]
@@ -210,7 +210,11 @@ impl Harness for World {
         ];
         let able = [&able[..], &[Contents, Heap]].concat();
         let capabilities = match self {
-            World::Private(_) | World::Account(_) | World::Three(..) => Capabilities::new(
+            World::Private(_) => Capabilities::new(
+                &[&able[..], &[Need::Detour]].concat(),
+                "transaction numbers restart with the data, as its guarantees say",
+            ),
+            World::Account(_) | World::Three(..) => Capabilities::new(
                 &able,
                 "transaction numbers restart with the data, as its guarantees say",
             ),
@@ -242,6 +246,17 @@ impl Harness for World {
         let proxy = Proxy::to(to).await.expect("a proxy");
         let client = connected(&self.url(Some(proxy.addr()))).await;
         (Arc::new(client), Arc::new(proxy))
+    }
+
+    async fn misled_client(&self) -> (Arc<dyn Backend>, Arc<dyn leasehold_conformance::Detour>) {
+        let other = Server::start().await.expect("another ZooKeeper");
+        let elsewhere = Arc::new(connected(&format!("zookeeper://{}", other.addr())).await);
+        let ways = vec![[self.servers()[0].addr().to_owned(), other.addr().to_owned()]];
+        let way = Detour::between(ways, elsewhere, other)
+            .await
+            .expect("a proxy");
+        let client = connected(&self.url(Some(way.addrs()[0]))).await;
+        (Arc::new(client), Arc::new(way))
     }
 
     async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {

@@ -154,6 +154,8 @@ impl Cluster {
         {
             return why;
         }
+        let all_are_others = failures.len() == self.config.endpoints.len()
+            && failures.values().all(|failure| failure.kind == OtherStore);
         let each = self.config.endpoints.iter().enumerate().map(|(at, url)| {
             let failure = failures.remove(&at).map(Failure::of_a_read);
             async move {
@@ -165,7 +167,12 @@ impl Cluster {
                 }
             }
         });
-        Error::new(Unavailable, join_all(each).await.join("; "))
+        let kind = if all_are_others {
+            OtherStore
+        } else {
+            Unavailable
+        };
+        Error::new(kind, join_all(each).await.join("; "))
     }
 
     /// Connects to this endpoint. Any read shows that there is a leader and that the user has the

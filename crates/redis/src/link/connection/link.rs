@@ -21,6 +21,7 @@ use crate::link::connection::open::open;
 use crate::link::connection::sentinel::{ServerAddress, ServerSource};
 use crate::link::error::{again, ends_connection, of_connect, of_mode};
 use crate::link::inbox::Inbox;
+use crate::link::mark::StoreMark;
 
 /// A suspect connection has this part of a request's time limit to answer before another one is
 /// made.
@@ -36,6 +37,7 @@ pub(super) struct Link {
     pub(super) tls: Option<leasehold_net::Tls>,
     /// The server has to be a node of a Cluster.
     pub(super) cluster: bool,
+    pub(super) mark: Option<Arc<StoreMark>>,
     pub(super) address: String,
     pub(super) timeout: Duration,
     /// The time for which a request may block the others.
@@ -164,6 +166,7 @@ impl Link {
             // from here on.
             self.inbox.notifier.interrupted(Moment::now());
             wire.end();
+            self.mark.iter().for_each(|mark| mark.broke());
             *state = State::Down(why);
             self.repair_due.notify();
         }
@@ -234,7 +237,33 @@ impl Link {
             ended,
         };
         (wire.server, ()) = tokio::try_join!(self.check_mode(&peer, &wire), self.subscribe(&wire))?;
+        if let Some(mark) = &self.mark {
+            let checked = self.check_mark(mark, &wire).await;
+            checked.map_err(|e| peer.at(&e))?;
+        }
         Ok(wire)
+    }
+
+    /// Fails if the database is another store. Writes the mark if there is none. A user without the
+    /// right, and a server that does not write now, are judged by other requests.
+    async fn check_mark(&self, mark: &StoreMark, wire: &Wire) -> Result<()> {
+        let mut connection = self.limited(wire);
+        let mut read = redis::cmd("GET");
+        read.arg(&mark.key);
+        let mut known: redis::RedisResult<Option<String>> = read.query_async(&mut connection).await;
+        if let Ok(None) = known {
+            let mut write = redis::cmd("SET");
+            write.arg(&mark.key).arg(mark.new_mark()).arg("NX");
+            known = match write.query_async::<Value>(&mut connection).await {
+                Ok(_) => read.query_async(&mut connection).await,
+                Err(e) => Err(e),
+            };
+        }
+        match known {
+            Ok(Some(known)) => mark.check(&known),
+            Err(e) if e.is_io_error() || e.is_timeout() => Err(of_connect(&e)),
+            _ => Ok(()),
+        }
     }
 
     /// Makes a connection, and authenticates.
@@ -339,6 +368,7 @@ impl Link {
                     return Ok(false);
                 }
                 self.inbox.notifier.interrupted(Moment::now());
+                self.mark.iter().for_each(|mark| mark.broke());
                 self.put(replacement)?;
                 wire.end();
                 Ok(true)

@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use crate::link::{
-    CLOCK, Call, Connection, Inbox, Needs, Script, Server, check, run_all, warnings,
+    CLOCK, Call, Connection, Inbox, Needs, Script, Server, StoreMark, check, run_all, warnings,
 };
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -103,9 +103,13 @@ impl Nodes {
         servers: Vec<Server>,
         timeout: Duration,
         inbox: &Inbox,
-        (tokens, absent): (&str, &str),
+        (tokens, absent, mark): (&str, &str, &str),
     ) -> Result<Nodes> {
         let node = |server| {
+            let server = Server {
+                mark: Some(Arc::new(StoreMark::pinned(None, mark.to_owned()))),
+                ..server
+            };
             let connection = Arc::new(Connection::new(server, timeout, Duration::ZERO, inbox)?);
             Ok(Node {
                 connection,

@@ -184,8 +184,11 @@ pub async fn place(server: &Server, claim: &Claim) -> Option<(String, String)> {
     Some((ticket, entry))
 }
 
-/// The keys but for the last token of all names.
+/// The keys but for the last token of all names, and the mark of the database.
 pub async fn traces(server: &Server) -> Vec<String> {
     let all = server.keys("*").await.unwrap();
-    all.into_iter().filter(|key| *key != "{}:f").collect()
+    let lasting = ["{}:f", "{}:store"];
+    all.into_iter()
+        .filter(|key| !lasting.contains(&&**key))
+        .collect()
 }

@@ -15,6 +15,11 @@ const LACKS: &[Lack] = &[
         &Kind::ALL,
         "servers, network and clients have one heap",
     ),
+    (
+        Need::Detour,
+        &Kind::ALL,
+        "a simulated network leads to the servers of one store",
+    ),
     (Need::Fair, &[Kind::Redlock], "the nodes share no order"),
     (
         Need::Permits,
@@ -94,9 +99,10 @@ const THREADS: [(&str, &str); 5] = [
 ];
 
 /// What a harness may have power for.
-const POWERS: [Need; 13] = [
+const POWERS: [Need; 14] = [
     Need::Private,
     Need::Link,
+    Need::Detour,
     Need::Fence,
     Need::DeleteHolder,
     Need::AnotherTool,

@@ -187,7 +187,7 @@ pub async fn agree(store: &Redlock, nodes: &[Redis], claim: &Claim, token: Fenci
 pub async fn traces(node: &Redis) -> Vec<String> {
     let all = node.keys("*").await.unwrap();
     all.into_iter()
-        .filter(|key| !key.starts_with("{}:r"))
+        .filter(|key| !key.starts_with("{}:r") && key != "{}:store")
         .collect()
 }
 
