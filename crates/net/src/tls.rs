@@ -120,8 +120,8 @@ impl Tls {
     /// [`Invalid`](ErrorKind::Invalid) for an empty path, and for a certificate without a key or a
     /// key without a certificate.
     pub fn from_files(words: [&str; 3], files: [Option<String>; 3]) -> Result<Tls> {
-        let given = words.into_iter().zip(&files);
-        if let Some((word, _)) = given.filter(|(_, file)| file.as_deref() == Some("")).next() {
+        let mut given = words.into_iter().zip(&files);
+        if let Some((word, _)) = given.find(|(_, file)| file.as_deref() == Some("")) {
             return Err(invalid(format!("{word} is the path of a file")));
         }
         let [_, cert_word, key_word] = words;

@@ -374,7 +374,7 @@ impl Cluster {
         match request(client.clone()).await.map_err(Failure::from) {
             Ok(answer) => self.identity.check(answer.cluster_id()).map(|()| answer),
             Err(failure) if failure.kind == Lost => {
-                let probe = self.probe(client.clone()).await?;
+                let probe = Box::pin(self.probe(client.clone())).await?;
                 self.identity.check(probe)?;
                 Err(failure)
             }

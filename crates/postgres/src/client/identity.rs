@@ -5,16 +5,13 @@
 //! that accept writes, the one of the lower timeline is a former primary, and is not used.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::time::Duration;
 
 use leasehold_core::ErrorKind::{OtherStore, Unavailable};
 use leasehold_core::backend::Identity;
 use leasehold_core::{Error, Result, StoreId};
 use tokio_postgres::Row;
 
-use crate::client::link::Link;
-use crate::client::request::Request;
-use crate::error::{Failure, junk};
+use crate::error::junk;
 
 /// Asks a server whether it is a standby, and who it is. The name of the file that it writes to
 /// begins with its timeline.
@@ -23,7 +20,7 @@ const WHO: &str = "SELECT pg_catalog.pg_is_in_recovery(), c.system_identifier,
     CASE WHEN pg_catalog.pg_is_in_recovery() THEN NULL ELSE pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()) END
     FROM pg_catalog.pg_control_system() c";
 /// Asks a server that does not say who it is.
-const ROLE: &str = "SELECT pg_catalog.pg_is_in_recovery()";
+pub(crate) const ROLE: &str = "SELECT pg_catalog.pg_is_in_recovery()";
 
 /// What a server has said of itself.
 #[derive(Debug)]
@@ -32,6 +29,17 @@ pub(crate) struct Who {
     /// `None` if this role may not ask.
     pub(crate) id: Option<StoreId>,
     pub(crate) timeline: u32,
+}
+
+impl Who {
+    /// Reads the answer to [`ROLE`].
+    pub(crate) fn unknown(rows: &[Row]) -> Result<Who> {
+        Ok(Who {
+            is_standby: column(rows, 0)?,
+            id: None,
+            timeline: 0,
+        })
+    }
 }
 
 /// The identity of the database, as far as a client knows it.
@@ -69,26 +77,18 @@ impl DatabaseIdentity {
         self.is_refused.load(Relaxed).then(|| what.to_owned())
     }
 
-    /// Asks the server of this connection who it is.
-    pub(crate) async fn ask(&self, link: &Link, limit: Duration) -> Result<Who> {
-        if !self.is_refused.load(Relaxed) {
-            match link.ask(&Request::new(&WHO.into()), limit).await {
-                Ok(rows) => return self.read(&rows),
-                Err(failure) if failure.broken => return Err(failure.of_a_read().into()),
-                // Some rented servers have no such functions for their users.
-                Err(_) => self.is_refused.store(true, Relaxed),
-            }
-        }
-        let rows = link.ask(&Request::new(&ROLE.into()), limit).await;
-        let rows = rows.map_err(Failure::of_a_read)?;
-        Ok(Who {
-            is_standby: column(&rows, 0)?,
-            id: None,
-            timeline: 0,
-        })
+    /// The question to a server; `None` if the role may not ask it.
+    pub(crate) fn question(&self) -> Option<&'static str> {
+        (!self.is_refused.load(Relaxed)).then_some(WHO)
     }
 
-    fn read(&self, rows: &[Row]) -> Result<Who> {
+    /// Notes that the role may not ask, as at some rented servers.
+    pub(crate) fn was_refused(&self) {
+        self.is_refused.store(true, Relaxed);
+    }
+
+    /// Reads the answer to the [`question`](DatabaseIdentity::question).
+    pub(crate) fn read(&self, rows: &[Row]) -> Result<Who> {
         let [system, database]: [i64; 2] = [column(rows, 1)?, column(rows, 2)?];
         let file: Option<&str> = column(rows, 3)?;
         let timeline = file.and_then(|file| u32::from_str_radix(file.get(..8)?, 16).ok());
@@ -133,5 +133,5 @@ impl DatabaseIdentity {
 
 fn column<'a, T: tokio_postgres::types::FromSql<'a>>(rows: &'a [Row], nth: usize) -> Result<T> {
     let row = rows.first().ok_or_else(|| junk("its identity"))?;
-    Ok(row.try_get(nth).map_err(|_| junk("its identity"))?)
+    row.try_get(nth).map_err(|_| junk("its identity"))
 }

@@ -20,7 +20,7 @@ use tokio_postgres::config::SslMode;
 
 use tokio_postgres::{AsyncMessage, Client, Config as Settings, NoTls, Notification, Row};
 
-use crate::client::identity::{DatabaseIdentity, Who};
+use crate::client::identity::{DatabaseIdentity, ROLE, Who};
 use crate::client::request::Request;
 use crate::config::Server;
 use crate::error::{Failure, is_of_tls};
@@ -79,7 +79,7 @@ impl Link {
     /// Connects, and asks the server who it is.
     async fn introduced(server: &Server, host: &Host, limit: Duration) -> Result<(Opened, Who)> {
         let (mut link, notifications) = Link::open_at(server, host, limit).await?;
-        let who = server.identity.ask(&link, limit).await;
+        let who = link.ask_identity(limit).await;
         let who = who.map_err(|e| at(host, e))?;
         if who.is_standby && server.hosts.len() > 1 {
             return Err(at(
@@ -89,6 +89,18 @@ impl Link {
         }
         link.timeline = who.timeline;
         Ok(((link, notifications), who))
+    }
+
+    async fn ask_identity(&self, limit: Duration) -> Result<Who> {
+        if let Some(question) = self.identity.question() {
+            match self.ask(&Request::new(&question.into()), limit).await {
+                Ok(rows) => return self.identity.read(&rows),
+                Err(failure) if failure.broken => return Err(failure.of_a_read().into()),
+                Err(_) => self.identity.was_refused(),
+            }
+        }
+        let rows = self.ask(&Request::new(&ROLE.into()), limit).await;
+        Who::unknown(&rows.map_err(Failure::of_a_read)?)
     }
 
     async fn open_at(server: &Server, host: &Host, limit: Duration) -> Result<Opened> {

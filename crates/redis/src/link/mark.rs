@@ -99,9 +99,7 @@ mod tests {
             ErrorKind::OtherStore
         );
         assert_eq!(mark.id(), Some(id));
-        assert_eq!(
-            mark.check("no mark of ours").unwrap_err().kind(),
-            ErrorKind::OtherStore
-        );
+        let junk = mark.check("{\"not\": \"ours\"}").unwrap_err();
+        assert_eq!(junk.kind(), ErrorKind::Corrupt);
     }
 }
