@@ -6,7 +6,10 @@
 //! client's last connection to its database, and is taken over. So a server that other programs used
 //! before is recognized, and an empty one is not.
 
+#[cfg(feature = "redlock")]
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{OnceLock, Weak};
 
 use leasehold_core::backend::{ClaimId, Identity};
 use leasehold_core::support::wall;
@@ -23,6 +26,8 @@ pub(crate) struct StoreMark {
     identity: Identity,
     /// The time at which the latest connection broke; 0 before that.
     broke: AtomicU64,
+    /// The marks of the other nodes, where several databases have a vote each.
+    others: OnceLock<Vec<Weak<StoreMark>>>,
 }
 
 impl StoreMark {
@@ -33,7 +38,21 @@ impl StoreMark {
             key,
             identity: Identity::pinned(id),
             broke: AtomicU64::new(0),
+            others: OnceLock::new(),
         }
+    }
+
+    /// The marks of this number of nodes, which are to be different databases.
+    #[cfg(feature = "redlock")]
+    pub(crate) fn of_nodes(count: usize, key: &str) -> Vec<Arc<StoreMark>> {
+        let mark = |_| Arc::new(StoreMark::pinned(None, key.to_owned()));
+        let all: Vec<_> = (0..count).map(mark).collect();
+        for mark in &all {
+            let others = all.iter().filter(|other| !Arc::ptr_eq(mark, other));
+            // Nobody else knows these marks yet.
+            let _ = mark.others.set(others.map(Arc::downgrade).collect());
+        }
+        all
     }
 
     pub(crate) fn id(&self) -> Option<StoreId> {
@@ -51,6 +70,11 @@ impl StoreMark {
         format!("{} {}", self.id().unwrap_or_else(fresh), wall())
     }
 
+    fn is_of_another_node(&self, id: &StoreId) -> bool {
+        let mut others = self.others.get().into_iter().flatten();
+        others.any(|other| other.upgrade().and_then(|other| other.id()).as_ref() == Some(id))
+    }
+
     /// Fails if a database with this mark is another store.
     pub(crate) fn check(&self, mark: &str) -> Result<()> {
         let (id, made) = mark.split_once(' ').unwrap_or((mark, "0"));
@@ -58,6 +82,10 @@ impl StoreMark {
             let what = format!("the key {} is not Leasehold's: remove it", self.key);
             return Err(Error::new(ErrorKind::Corrupt, what));
         };
+        if self.is_of_another_node(&id) {
+            let what = "it is the same server as another node of the list, or a replica of it, and one server has one vote";
+            return Err(Error::new(ErrorKind::OtherStore, what));
+        }
         let made: u64 = made.parse().unwrap_or_default();
         let broke = self.broke.load(Relaxed);
         let is_younger = broke != 0 && made.saturating_add(CLOCKS) > broke;
@@ -86,6 +114,20 @@ mod tests {
         assert_eq!(mark.check(old).unwrap_err().kind(), ErrorKind::OtherStore);
         mark.check(&format!("redis-new {}", wall())).unwrap();
         assert_eq!(mark.id().unwrap().as_str(), "redis-new");
+    }
+
+    #[cfg(feature = "redlock")]
+    #[test]
+    fn two_nodes_never_have_one_mark() {
+        let [one, two] = &StoreMark::of_nodes(2, "{}:store")[..] else {
+            panic!("two nodes");
+        };
+        let mark = one.new_mark();
+        one.check(&mark).unwrap();
+        one.check(&mark).unwrap();
+        two.broke();
+        assert_eq!(two.check(&mark).unwrap_err().kind(), ErrorKind::OtherStore);
+        two.check(&two.new_mark()).unwrap();
     }
 
     #[test]

@@ -105,18 +105,18 @@ impl Nodes {
         inbox: &Inbox,
         (tokens, absent, mark): (&str, &str, &str),
     ) -> Result<Nodes> {
-        let node = |server| {
-            let server = Server {
-                mark: Some(Arc::new(StoreMark::pinned(None, mark.to_owned()))),
-                ..server
-            };
+        let marks = StoreMark::of_nodes(servers.len(), mark);
+        let node = |(server, mark)| {
+            let mark = Some(mark);
+            let server = Server { mark, ..server };
             let connection = Arc::new(Connection::new(server, timeout, Duration::ZERO, inbox)?);
             Ok(Node {
                 connection,
                 ahead: AtomicI64::new(0),
             })
         };
-        let nodes = Nodes(servers.into_iter().map(node).collect::<Result<_>>()?);
+        let all = servers.into_iter().zip(marks);
+        let nodes = Nodes(all.map(node).collect::<Result<_>>()?);
         let connecting = nodes.connections().map(async |connection| {
             connection.connect().await?;
             check(connection, &NEEDS, tokens, absent).await
@@ -128,7 +128,7 @@ impl Nodes {
         // A refused password, or a missing right, does not get better with time.
         if let Some(at) = failed
             .iter()
-            .position(|(_, e)| e.kind() != ErrorKind::Unavailable)
+            .position(|(_, e)| !matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::OtherStore))
         {
             return Err(nodes.failure(vec![failed.swap_remove(at)]));
         }

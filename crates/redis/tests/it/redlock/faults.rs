@@ -104,6 +104,62 @@ async fn two_of_five_do_not_matter() {
     .await;
 }
 
+/// The address of a node leads to another node of the list, under a running program. That server does
+/// not vote twice, so with a third node away nobody is granted anything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_that_leads_to_another_node_has_no_second_vote() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        let (store, proxies) = through(&nodes).await;
+        let claim = fast("x");
+        soon(&store, &claim).await;
+        given_back(&store, &claim).await;
+        proxies[2].cut().await;
+        proxies[1].cut().await;
+        proxies[1].lead_to(nodes[0].addr());
+        proxies[1].heal().await;
+        let began = clock();
+        let mut last = String::new();
+        while !last.contains("one server has one vote") || began.elapsed() < TTL {
+            let claim = attempt("y");
+            match store.claim(&claim).await {
+                Ok(answer) => panic!("{answer:?}"),
+                Err(e) => last = e.to_string(),
+            }
+            let _ = store.release(&claim, None).await;
+            sleep(20).await;
+        }
+        proxies[1].cut().await;
+        proxies[1].lead_to(nodes[1].addr());
+        proxies[1].heal().await;
+        soon(&store, &fast("y")).await;
+    })
+    .await;
+}
+
+/// A replica of a node has no vote of its own.
+#[tokio::test]
+async fn a_replica_of_a_node_is_no_node() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        drop(client(&nodes).await);
+        let [host, port] = nodes[0].addr().split(':').collect::<Vec<_>>()[..] else {
+            panic!("an address");
+        };
+        nodes[2].command(&["REPLICAOF", host, port]).await.unwrap();
+        until(async || {
+            let theirs = nodes[2].command(&["GET", "{}:store"]).await.unwrap().text();
+            theirs == nodes[0].command(&["GET", "{}:store"]).await.unwrap().text()
+        })
+        .await;
+        // Two nodes are a majority; the replica is tried again in the background.
+        let store = client(&nodes).await;
+        let shown = format!("{store:?}");
+        assert!(shown.contains("one server has one vote"), "{shown}");
+    })
+    .await;
+}
+
 /// Three clients count while two random nodes after another fail at any moment: holds are exclusive, valid to their end,
 /// and their tokens rise.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
