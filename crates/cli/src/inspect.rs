@@ -68,7 +68,9 @@ pub(crate) async fn who(args: Who) -> io::Result<Exit> {
             let queue = store.lock(&args.name).inspect().await?;
             let verdict = if queue.holders.is_empty() { NO } else { YES };
             if args.json {
-                return Ok((verdict, json(&described(&args.name, &queue))));
+                let mut data = described(&args.name, &queue);
+                data["store_id"] = store_id(&store);
+                return Ok((verdict, json(&data)));
             }
             if queue.holders.is_empty() && queue.waiters.is_empty() {
                 say_what_ends_so(store, &args.name).await;
@@ -173,7 +175,7 @@ pub(crate) async fn guarantees(args: Guarantees) -> io::Result<Exit> {
         let g = store.guarantees();
         if args.json {
             let mut data = json!(g);
-            data["store_id"] = json!(store.identity().map(|id| id.to_string()));
+            data["store_id"] = store_id(&store);
             return Ok((YES, json(&data)));
         }
         let mut table = Table::new(["", g.store()]);
@@ -283,6 +285,11 @@ fn shown(table: Table) -> String {
 
 fn json(value: &Value) -> String {
     output::safe_json(&format!("{value:#}\n"))
+}
+
+/// The identity of the store, if it has one.
+fn store_id(store: &Store) -> Value {
+    json!(store.identity().map(|id| id.to_string()))
 }
 
 fn described(name: &str, queue: &LockQueue) -> Value {

@@ -13,6 +13,8 @@ pub struct Verification {
     pub address: String,
     /// The store's kind.
     pub store: String,
+    /// The identity of the store, if it has one: servers with another one are other stores.
+    pub store_id: Option<String>,
     /// The server's version, if it says it; several if its members differ.
     pub version: Option<String>,
     /// The findings about its settings, warnings first.
@@ -141,7 +143,9 @@ impl Verification {
             .version
             .as_ref()
             .map_or(String::new(), |version| format!(" {version}"));
-        let mut text = format!("{}: {}{version}\n\n", self.address, self.store);
+        let id = self.store_id.as_ref();
+        let id = id.map_or(String::new(), |id| format!(", {id}"));
+        let mut text = format!("{}: {}{version}{id}\n\n", self.address, self.store);
         text += "  promise              holds   broken   not judged\n";
         for p in &self.promises {
             let id = p.id;

@@ -112,6 +112,7 @@ pub async fn verify(
     Ok(Some(Verification {
         address: address.to_owned(),
         store: guarantees.store().to_owned(),
+        store_id: store.identity().map(|id| id.to_string()),
         version: server.version,
         findings: server.findings,
         promises: promises(&verdicts),
