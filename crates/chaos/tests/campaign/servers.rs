@@ -255,8 +255,8 @@ impl Servers {
             Servers::Memory => return left,
             // Whoever looks now has one, too.
             Servers::File(folder) => left.push(("FIFOs".into(), fifos(folder.path()), 0)),
-            // The fence of the database; on Redlock's nodes the last token of each name, in a Cluster that of each slot.
-            Servers::Redis(servers) if servers.len() == 1 => left.push(keys(&servers[0], 1).await),
+            // The fence and the identity of the database; on Redlock's nodes the last token of each name, in a Cluster that of each slot.
+            Servers::Redis(servers) if servers.len() == 1 => left.push(keys(&servers[0], 2).await),
             Servers::Redis(servers) => {
                 for server in servers {
                     left.push(keys(server, EACH).await);
@@ -266,7 +266,7 @@ impl Servers {
                 left.push(
                     keys(
                         &sentinel.servers()[sentinel.master().await.unwrap_or_default()],
-                        1,
+                        2,
                     )
                     .await,
                 );
