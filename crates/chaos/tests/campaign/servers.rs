@@ -22,7 +22,7 @@ const LAG: Duration = Duration::from_millis(60);
 /// How long a node of a Redis Cluster may be silent: nobody else takes its place unless told to.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How many keys a server may keep that has one for each name: also for that of the naive clients, of a relay, and of an idler.
-const EACH: u64 = LOCKS.len() as u64 + 4;
+const EACH: u64 = LOCKS.len() as u64 + 5;
 /// How often a store that does not answer in time is asked again for its locks.
 const TRIES: u32 = 60;
 
