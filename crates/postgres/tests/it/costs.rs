@@ -56,10 +56,11 @@ async fn calls(server: &Server) -> [u64; 4] {
             "userid = (SELECT oid FROM pg_roles WHERE rolname = '{}')",
             Server::USER
         );
-        // A connection that hears nothing is tested now and then, and what nobody uses is swept away.
+        // A new connection asks who the server is, one that hears nothing is tested now and then, and what nobody uses is swept away.
         let count = format!(
             "SELECT coalesce(sum(calls), 0)::int8 FROM pg_stat_statements WHERE {role} AND query LIKE '{like}'
-             AND query NOT LIKE 'SELECT $1' AND query NOT LIKE '%pg_notify($%' AND query NOT LIKE '%sweep_1(%'"
+             AND query NOT LIKE 'SELECT $1' AND query NOT LIKE '%pg_notify($%' AND query NOT LIKE '%sweep_1(%'
+             AND query NOT LIKE '%pg_control_system%'"
         );
         calls[n] = server.number(&count).await.unwrap();
     }

@@ -18,8 +18,9 @@ use crate::client::identity::{ClusterIdentity, store_id};
 use crate::client::reach;
 use crate::error::Failure;
 
-/// The time limit of connecting.
+/// The time limit of connecting, and that of the other endpoints once one has answered.
 const CONNECT: Duration = Duration::from_secs(3);
+const OTHERS: Duration = Duration::from_millis(300);
 
 /// The endpoints that answered, by the clusters that they belong to.
 #[derive(Default)]
@@ -92,7 +93,7 @@ impl Answers {
 
 impl Cluster {
     /// Connects, within three seconds. Asks all endpoints at once, until most of them belong to one
-    /// cluster or no other one can still answer. The first of them that answered is in use.
+    /// cluster, or the others are silent. The first that answered of the right ones is in use.
     pub(crate) async fn connect(&self) -> Result<()> {
         #[cfg(feature = "tls")]
         self.config.check_files().await?;
@@ -105,7 +106,8 @@ impl Cluster {
         let mut failures = BTreeMap::new();
         let mut latest = None;
         let until_most_agree = async {
-            while let Some((at, answer)) = asked.next().await {
+            let mut limit = CONNECT;
+            while let Ok(Some((at, answer))) = timeout(limit, asked.next()).await {
                 match answer {
                     Ok(cluster) => answers.add(cluster, at),
                     Err(failure) if !failure.is_of_this_endpoint() => {
@@ -116,8 +118,11 @@ impl Cluster {
                         latest = Some(failure);
                     }
                 }
-                if answers.most() > tries / 2 {
-                    break;
+                match answers.most() {
+                    0 => {}
+                    most if most > tries / 2 => break,
+                    // One that is silent is waited for only for a moment.
+                    _ => limit = OTHERS,
                 }
             }
             Ok(())
