@@ -69,7 +69,7 @@ pub(crate) async fn who(args: Who) -> io::Result<Exit> {
             let verdict = if queue.holders.is_empty() { NO } else { YES };
             if args.json {
                 let mut data = described(&args.name, &queue);
-                data["store_id"] = store_id(&store);
+                data["store_id"] = store_id(store);
                 return Ok((verdict, json(&data)));
             }
             if queue.holders.is_empty() && queue.waiters.is_empty() {
@@ -175,7 +175,7 @@ pub(crate) async fn guarantees(args: Guarantees) -> io::Result<Exit> {
         let g = store.guarantees();
         if args.json {
             let mut data = json!(g);
-            data["store_id"] = store_id(&store);
+            data["store_id"] = store_id(store);
             return Ok((YES, json(&data)));
         }
         let mut table = Table::new(["", g.store()]);
