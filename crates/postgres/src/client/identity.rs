@@ -77,9 +77,10 @@ impl DatabaseIdentity {
         self.is_refused.load(Relaxed).then(|| what.to_owned())
     }
 
-    /// The question to a server; `None` if the role may not ask it.
+    /// The question to a server; `None` if the role may not ask it, and never could.
     pub(crate) fn question(&self) -> Option<&'static str> {
-        (!self.is_refused.load(Relaxed)).then_some(WHO)
+        let may_ask = !self.is_refused.load(Relaxed) || self.id().is_some();
+        may_ask.then_some(WHO)
     }
 
     /// Notes that the role may not ask, as at some rented servers.

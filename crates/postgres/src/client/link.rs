@@ -95,7 +95,10 @@ impl Link {
         if let Some(question) = self.identity.question() {
             match self.ask(&Request::new(&question.into()), limit).await {
                 Ok(rows) => return self.identity.read(&rows),
-                Err(failure) if failure.broken => return Err(failure.of_a_read().into()),
+                // Only a lasting refusal means that the role may not ask.
+                Err(failure) if matches!(failure.kind, Unavailable | Ambiguous) => {
+                    return Err(failure.of_a_read().into());
+                }
                 Err(_) => self.identity.was_refused(),
             }
         }
