@@ -25,7 +25,7 @@ async fn who_ls_and_break(stage: &Stage) {
     let mut next = Running::start(&mut stage.run("job", ["--label", "you", "--", "true"]));
     stage.until_queue("job", 1, 1);
 
-    let (status, who) = json(&mut stage.leasehold(["who", "job", "--json"]));
+    let (status, mut who) = json(&mut stage.leasehold(["who", "job", "--json"]));
     assert_eq!(
         (status, &who["name"], &who["waiters"][0]["label"]),
         (Some(0), &"job".into(), &"you".into())
@@ -40,6 +40,8 @@ async fn who_ls_and_break(stage: &Stage) {
         !table.contains('\x1b'),
         "neither colours nor what a label brings"
     );
+    // Of its own it has which store that is.
+    assert!(who.as_object_mut().unwrap().remove("store_id").is_some());
     let (_, all) = json(&mut stage.leasehold(["ls", "--json"]));
     assert_eq!(all, Value::Array(vec![who]));
     let table = text(&mut stage.leasehold(["ls", "jo"]));

@@ -236,17 +236,20 @@ impl Link {
             subscribed,
             ended,
         };
-        (wire.server, ()) = tokio::try_join!(self.check_mode(&peer, &wire), self.subscribe(&wire))?;
-        if let Some(mark) = &self.mark {
-            let checked = self.check_mark(mark, &wire).await;
-            checked.map_err(|e| peer.at(&e))?;
-        }
+        // A server that is not used has no subscriber: on Redlock a second one of a client would be
+        // taken for a second address of one server.
+        (wire.server, ()) =
+            tokio::try_join!(self.check_mode(&peer, &wire), self.check_mark(&peer, &wire))?;
+        self.subscribe(&wire).await?;
         Ok(wire)
     }
 
     /// Fails if the database is another store. Writes the mark if there is none. A user without the
     /// right, and a server that does not write now, are judged by other requests.
-    async fn check_mark(&self, mark: &StoreMark, wire: &Wire) -> Result<()> {
+    async fn check_mark(&self, peer: &Endpoint, wire: &Wire) -> Result<()> {
+        let Some(mark) = &self.mark else {
+            return Ok(());
+        };
         let mut connection = self.limited(wire);
         let mut read = redis::cmd("GET");
         read.arg(&mark.key);
@@ -260,8 +263,8 @@ impl Link {
             };
         }
         match known {
-            Ok(Some(known)) => mark.check(&known),
-            Err(e) if e.is_io_error() || e.is_timeout() => Err(of_connect(&e)),
+            Ok(Some(known)) => mark.check(&known).map_err(|e| peer.at(&e)),
+            Err(e) if e.is_io_error() || e.is_timeout() => Err(peer.explain(&e)),
             _ => Ok(()),
         }
     }
