@@ -48,8 +48,10 @@ pub struct Config {
     pub(crate) timeout: Duration,
     /// The members are asked for when the store connects.
     pub(crate) discover: bool,
-    /// The identity of the cluster that all endpoints have to belong to, if it is known.
+    /// The identity of the cluster that all endpoints have to belong to, if one is named.
     pub(crate) store_id: Option<StoreId>,
+    /// The identity of the cluster that has named its members.
+    pub(crate) discovered: Option<StoreId>,
 }
 
 impl Config {
@@ -68,7 +70,7 @@ impl Config {
         let mut address = Address::parse_tls(url, "etcd", 2379, 2379)?;
         let timeout = address.timeout()?;
         let tls = Tls::from_address(&mut address, cfg!(feature = "tls"))?;
-        let store_id = address.store_id()?;
+        let store_id = address.store_id("etcd")?;
         let discover = match address.take("discover").as_deref() {
             None | Some("false") => false,
             Some("true") => true,
@@ -117,6 +119,7 @@ impl Config {
             timeout: REQUEST,
             discover: false,
             store_id: None,
+            discovered: None,
         }
     }
 

@@ -199,13 +199,23 @@ impl Address {
             .ok_or_else(|| invalid("timeout is in milliseconds, from 10 to 60000"))
     }
 
-    /// Takes the parameter `store`: the identity of the store that the servers must belong to.
+    /// Takes the parameter `store`: the identity of the store of this kind that the servers must
+    /// belong to.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](ErrorKind::Invalid) for a text that is no identity.
-    pub fn store_id(&mut self) -> Result<Option<StoreId>> {
-        self.take("store").map(|id| id.parse()).transpose()
+    /// [`Invalid`](ErrorKind::Invalid) for a text that is no identity of such a store.
+    pub fn store_id(&mut self, kind: &str) -> Result<Option<StoreId>> {
+        let Some(text) = self.take("store") else {
+            return Ok(None);
+        };
+        let id: StoreId = text.parse()?;
+        match id.as_str().strip_prefix(kind) {
+            Some(rest) if rest.starts_with('-') => Ok(Some(id)),
+            _ => Err(invalid(format_args!(
+                "store: the identity of this kind of store begins with {kind}-"
+            ))),
+        }
     }
 
     /// Takes a parameter out; `None` if it is not given.

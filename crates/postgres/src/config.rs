@@ -92,7 +92,7 @@ impl Config {
         let mut address = address_of(url)?;
         let timeout = address.timeout()?;
         let schema = address.take("schema");
-        let store_id = address.store_id()?;
+        let store_id = address.store_id("postgres")?;
         let connections = match address.take("connections").map(|text| text.parse()) {
             None => CONNECTIONS,
             Some(Ok(number @ 1..=64)) => number,

@@ -74,7 +74,7 @@ impl Config {
         let least = number("min_replicas", 0)?;
         let within = number("min_replicas_timeout", WAIT)?;
         let timeout = address.timeout()?;
-        let store_id = address.store_id()?;
+        let store_id = address.store_id("redis")?;
         if store_id.is_some() && kind == Some("cluster") {
             let what = "store: a Redis Cluster has no identity that could be compared";
             return Err(Error::new(ErrorKind::Unsupported, what));

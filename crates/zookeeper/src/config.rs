@@ -70,7 +70,7 @@ impl Config {
     pub fn from_url(url: &str) -> Result<Config> {
         let mut address = Address::parse_tls(url, "zookeeper", DEFAULT_PORT, TLS_PORT)?;
         let timeout = address.timeout()?;
-        let store_id = address.store_id()?;
+        let store_id = address.store_id("zookeeper")?;
         let tls = Tls::from_address(&mut address, cfg!(feature = "tls"))?;
         let sasl = match address.take("sasl").as_deref() {
             None => false,

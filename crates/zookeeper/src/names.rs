@@ -14,6 +14,12 @@ pub(crate) fn base(root: &str) -> String {
     format!("{}/base", sessions(root))
 }
 
+/// The node whose creation is the identity of the store. It stays for good, and keeps the nodes above
+/// it, which ZooKeeper would remove a minute after their last use.
+pub(crate) fn store(root: &str) -> String {
+    format!("{}/store", sessions(root))
+}
+
 /// The node of a session that other clients write to so that this session checks its nodes.
 pub(crate) fn notification(root: &str, session: i64) -> String {
     format!("{}/{session:016x}-notify", sessions(root))

@@ -25,8 +25,8 @@ use crate::support::locked;
 /// ```
 /// use leasehold_core::StoreId;
 ///
-/// let id: StoreId = "etcd-cdf818194e3a8c32".parse().unwrap();
-/// assert_eq!(id.to_string(), "etcd-cdf818194e3a8c32");
+/// let id: StoreId = "etcd-e93598dd90c1dc05".parse().unwrap();
+/// assert_eq!(id.to_string(), "etcd-e93598dd90c1dc05");
 /// assert!("two words".parse::<StoreId>().is_err());
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -65,7 +65,7 @@ impl FromStr for StoreId {
     /// of ASCII, `-`, `.`, `_` and `:`.
     fn from_str(text: &str) -> Result<StoreId> {
         if text.is_empty() || text.len() > LONGEST || !text.chars().all(is_plain) {
-            let what = "the identity of a store is a text such as etcd-cdf818194e3a8c32: `leasehold guarantees` shows it";
+            let what = "the identity of a store is a text such as etcd-e93598dd90c1dc05: `leasehold guarantees` shows it";
             return Err(Error::new(ErrorKind::Invalid, what));
         }
         Ok(StoreId(text.into()))
@@ -131,13 +131,25 @@ impl Identity {
         locked(&self.known).id.clone()
     }
 
-    /// Replaces the identity by that of the store as it is after it has lost all its data, which no
-    /// server can tell from the right one.
-    pub fn renew(&self, id: StoreId) {
-        *locked(&self.known) = Known {
-            id: Some(id),
-            other: None,
-        };
+    /// Goes on with another identity, which a store gets if it loses all its data. The client cannot
+    /// know whether it is another store, and an event says so.
+    pub fn renew(&self, id: &StoreId) {
+        let mut known = locked(&self.known);
+        let before = known.id.replace(id.clone());
+        known.other = None;
+        drop(known);
+        if let Some(before) = before.filter(|before| before != id) {
+            tracing::warn!(
+                store = %before,
+                answered = %id,
+                "the store {before} is {id} now: it has lost its data, or the address leads to another one, whose locks are others"
+            );
+        }
+    }
+
+    /// Begins with an identity that a former client of this program has learnt.
+    pub fn learn(&self, id: StoreId) {
+        locked(&self.known).id.get_or_insert(id);
     }
 
     /// Compares the identity that a server has answered. The first one is kept.

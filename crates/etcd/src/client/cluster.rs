@@ -99,7 +99,7 @@ impl Cluster {
         Arc::new(Cluster {
             endpoints: config.endpoints.iter().map(|_| Arc::default()).collect(),
             active: AtomicUsize::new(fastrand::usize(..config.endpoints.len())),
-            identity: Arc::new(ClusterIdentity::pinned(config.store_id.clone())),
+            identity: Arc::new(ClusterIdentity::of(&config)),
             config,
             reopened: watch::Sender::new(false),
             warnings: OnceLock::new(),

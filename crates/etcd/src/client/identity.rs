@@ -2,8 +2,8 @@
 //!
 //! An address may come to lead to another cluster while programs run, and a connection is made anew
 //! below this crate, without a word. Every answer is therefore compared. A cluster keeps its id over
-//! changes of its members; a member that was set up anew as a cluster of its own, and a cluster that
-//! was restored from a backup, have another one.
+//! changes of its members. It is computed of the token and the addresses with which the cluster was
+//! set up: one that is set up anew by other words has another one.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -15,6 +15,7 @@ use leasehold_core::ErrorKind::OtherStore;
 use leasehold_core::StoreId;
 use leasehold_core::backend::Identity;
 
+use crate::config::Config;
 use crate::error::Failure;
 
 /// The identity of the cluster, as far as a client knows it.
@@ -61,12 +62,16 @@ impl<T> Answered for (T, u64) {
 }
 
 impl ClusterIdentity {
-    /// The cluster with this identity is the right one, if one is given, and otherwise the first
-    /// that answers.
-    pub(crate) fn pinned(id: Option<StoreId>) -> ClusterIdentity {
+    /// The cluster that the configuration names is the right one, or the one that named its
+    /// members, and otherwise the first that answers.
+    pub(crate) fn of(config: &Config) -> ClusterIdentity {
+        let identity = Identity::pinned(config.store_id.clone());
+        if let Some(id) = &config.discovered {
+            identity.learn(id.clone());
+        }
         ClusterIdentity {
             known: AtomicU64::new(0),
-            identity: Identity::pinned(id),
+            identity,
         }
     }
 
@@ -85,6 +90,17 @@ impl ClusterIdentity {
         self.known.store(answered, Relaxed);
         Ok(())
     }
+}
+
+/// The `cluster_id` of each etcd that was started without `--initial-cluster-token` and
+/// `--initial-cluster`, at any address.
+const DEFAULT: u64 = 0xcdf8_1819_4e3a_8c32;
+
+/// The warning for an operator if many other clusters have this id.
+pub(crate) fn warning(cluster_id: u64) -> Option<String> {
+    let what = "this etcd has the cluster id of each etcd that is started by default, so another one behind its address would not be \
+                recognized: give it an --initial-cluster-token of its own when it is set up anew";
+    (cluster_id == DEFAULT).then(|| what.to_owned())
 }
 
 /// The identity of the cluster with this id, as etcdctl prints it.

@@ -38,7 +38,7 @@ impl Config {
             .await
             .outcome
             .map_err(|failure| Error::from(failure.of_a_read()))?;
-        self.store_id = cluster.identity.id();
+        self.discovered = cluster.identity.id();
         let scheme = if self.endpoints.iter().all(|at| at.starts_with("https://")) {
             "https://"
         } else {

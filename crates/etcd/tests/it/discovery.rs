@@ -85,6 +85,27 @@ async fn of_two_clusters_in_one_url_the_majority_is_used() {
     .await;
 }
 
+/// A member that was set up anew as a cluster of its own knows no user, and refuses all. The others
+/// are used all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_of_another_cluster_that_refuses_the_user_keeps_nobody_out() {
+    within(120, async {
+        let cluster = testbed::Etcd::cluster(3).await.unwrap();
+        cluster.add_users("s3cret").await.unwrap();
+        let other = server().await;
+        let [one, two] = [&cluster.members()[0], &cluster.members()[1]];
+        for _ in 0..6 {
+            let all = [other.addr(), one.addr(), two.addr()].join(",");
+            let url = format!("etcd://me:s3cret@{all}/test?timeout=3000");
+            let store = Etcd::connect(&url).await.unwrap();
+            assert!(store.identity().is_some());
+        }
+        let error = Etcd::connect(&format!("etcd://me:s3cret@{}/test", other.addr())).await;
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::Denied);
+    })
+    .await;
+}
+
 /// As shipped a member says that it is reached at `localhost`, where another one may be.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_of_another_cluster_is_never_used() {

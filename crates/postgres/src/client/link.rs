@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::future::{FutureExt, join_all, join3, ready};
-use futures_util::stream::{Stream, StreamExt, poll_fn as stream_fn};
+use futures_util::future::{FutureExt, join3, ready};
+use futures_util::stream::{FuturesUnordered, Stream, StreamExt, poll_fn as stream_fn};
 use leasehold_core::ErrorKind::{Ambiguous, OtherStore, Unavailable};
 use leasehold_core::backend::Moment;
 use leasehold_core::{Error, Result};
@@ -58,7 +58,18 @@ impl Link {
                 let introduced = Link::introduced(server, host, limit).await;
                 introduced.map(|(opened, who)| (host, opened, who))
             });
-            let opened = latest(server, join_all(each).await)?;
+            let mut each: FuturesUnordered<_> = each.collect();
+            let mut all = Vec::new();
+            // One that is silent is waited for only for a moment once another one has answered.
+            let mut wait = limit * 4;
+            while let Ok(Some(answer)) = timeout(wait, each.next()).await {
+                if answer.is_ok() {
+                    wait = STEP;
+                }
+                all.push(answer);
+            }
+            drop(each);
+            let opened = latest(server, all)?;
             is_settled.store(true, Ordering::Relaxed);
             return Ok(opened);
         }

@@ -214,20 +214,15 @@ impl Harness for World {
         let other = Redis::start().await.expect("another Redis");
         let url = other.url();
         let elsewhere = Arc::new(connected(|| RedisStore::connect(&url)).await);
-        // Its mark was made long ago, and not by a client that lost its data just now.
-        let mark = other.command(&["GET", "{}:store"]).await.expect("a mark");
-        let mark = mark.text().expect("a mark");
-        let id = mark.split(' ').next().unwrap_or_default();
-        let old = format!("{id} 1");
-        other
-            .command(&["SET", "{}:store", &old])
-            .await
-            .expect("an old mark");
         let ways = vec![[self.server().addr().to_owned(), other.addr().to_owned()]];
         let way = Detour::between(ways, elsewhere, other)
             .await
             .expect("a proxy");
+        // Only a client that names its store recognizes another one.
+        let id = self.client().await.identity().expect("an identity");
         let url = self.url(Some(way.addrs()[0]));
+        let word = if url.contains('?') { '&' } else { '?' };
+        let url = format!("{url}{word}store={id}");
         let client = connected(|| RedisStore::connect(&url)).await;
         (Arc::new(client), Arc::new(way))
     }

@@ -121,25 +121,29 @@ impl<T: SessionHandler> Session<T> {
         let ttl = ttl.saturating_add(Duration::from_nanos(999_999));
         let asked = Moment::now();
         let connector = connector(config, ttl).await?;
+        let is_known = config.identity.id().is_some();
         let each: Vec<_> = config
             .each_server()
-            .map(async |server| Client::connect(connector.clone(), &config.at(server)).await)
+            .map(async |server| {
+                let client = Client::connect(connector.clone(), &config.at(server)).await?;
+                if is_known {
+                    // Nothing is written to another store.
+                    limited_check(config, &client).await?;
+                }
+                Ok(client)
+            })
             .collect();
         let is_final = |e: &ZkError| *e == ZkError::AuthFailed;
-        let client = race(each, STEP, is_final)
-            .await
-            .map_err(|e| config.reading(e.unwrap_or(ZkError::NoHosts)))?;
+        let client = race(each, STEP, is_final).await.map_err(|e| {
+            let of_servers = || config.reading(e.unwrap_or(ZkError::NoHosts));
+            config.identity.complaint().unwrap_or_else(of_servers)
+        })?;
         let liveness = Liveness::new(asked, client.session_timeout());
         let state = Mutex::new(State {
             liveness,
             last_used: Moment::now(),
             latest_task: 0,
         });
-        let is_known = config.identity.id().is_some();
-        if is_known {
-            // Nothing is written to another store.
-            config.check_identity(&client).await?;
-        }
         let info = client.session().clone();
         let link = watch::Sender::new(ConnectionState::Connected(client));
         let notifier = notifier.clone();
@@ -170,8 +174,8 @@ impl<T: SessionHandler> Session<T> {
         let (watch, ()) =
             tokio::try_join!(keep_alive::begin_notifications(&session), learnt).map_err(of)?;
         if !is_known {
-            let client = session.client().map_err(of)?;
-            session.config.check_identity(&client).await?;
+            let learnt = async { session.config.learn_identity(&session.client()?).await };
+            session.limited(learnt).await.map_err(of)?;
         }
         *locked(&session.first_watch) = Some(watch);
         session.background.here();
@@ -206,8 +210,7 @@ impl<T: SessionHandler> Session<T> {
 
     async fn ask_server<'a>(&self, server: &'a str) -> Answer<&'a str> {
         let client = self.connect(server, false).await?;
-        let identity = self.config.check_identity(&client).await;
-        identity.map_err(|e| ZkError::UnexpectedError(e.to_string()))?;
+        limited_check(&self.config, &client).await?;
         let timeout = client.session_timeout();
         drop(client);
         // The handler is locked, so no grant comes in between.
@@ -464,6 +467,14 @@ async fn connector(config: &Config, ttl: Duration) -> Result<Connector> {
     #[cfg(feature = "tls")]
     let connector = config.secured(connector).await?;
     Ok(connector.with_connection_timeout(SERVER_TIMEOUT.min(ttl * 2 / 5)))
+}
+
+/// Fails if this connection leads to another ensemble, or does not answer.
+async fn limited_check(config: &Config, client: &Client) -> Answer<()> {
+    let checked = timeout(config.timeout, config.check_identity(client)).await;
+    checked
+        .map_err(|_| ZkError::Timeout)?
+        .map_err(|e| ZkError::UnexpectedError(e.to_string()))
 }
 
 impl State {

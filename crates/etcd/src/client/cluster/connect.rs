@@ -14,7 +14,7 @@ use leasehold_core::{Error, Result};
 use tokio::time::timeout;
 
 use crate::client::cluster::{Cluster, Connection, DOUBLINGS};
-use crate::client::identity::{ClusterIdentity, store_id};
+use crate::client::identity::{ClusterIdentity, store_id, warning};
 use crate::client::reach;
 use crate::error::Failure;
 
@@ -87,7 +87,10 @@ impl Answers {
                 )
             })
         });
-        Ok(Some((at[0], others.collect())))
+        Ok(Some((
+            at[0],
+            warning(cluster).into_iter().chain(others).collect(),
+        )))
     }
 }
 
@@ -105,13 +108,15 @@ impl Cluster {
         let mut answers = Answers::default();
         let mut failures = BTreeMap::new();
         let mut latest = None;
+        let mut refused = None;
         let until_most_agree = async {
             let mut limit = CONNECT;
             while let Ok(Some((at, answer))) = timeout(limit, asked.next()).await {
                 match answer {
                     Ok(cluster) => answers.add(cluster, at),
+                    // A member of another cluster may know no such user.
                     Err(failure) if !failure.is_of_this_endpoint() => {
-                        return Err(failure.at(&self.config.endpoints[at]));
+                        refused.get_or_insert(failure.at(&self.config.endpoints[at]));
                     }
                     Err(failure) => {
                         failures.insert(at, failure.clone());
@@ -125,11 +130,9 @@ impl Cluster {
                     _ => limit = OTHERS,
                 }
             }
-            Ok(())
         };
-        if let Ok(Err(failure)) = timeout(CONNECT, until_most_agree).await {
-            return Err(failure.into());
-        }
+        // The time limit may cut it off.
+        let _ = timeout(CONNECT, until_most_agree).await;
         drop(asked);
         match answers.judge(&self.identity, &self.config.endpoints)? {
             Some((at, others)) => {
@@ -137,7 +140,10 @@ impl Cluster {
                 self.check(others).await;
                 Ok(())
             }
-            None => Err(Box::pin(self.explain(latest, failures)).await),
+            None => match refused {
+                Some(refused) => Err(refused.into()),
+                None => Err(Box::pin(self.explain(latest, failures)).await),
+            },
         }
     }
 

@@ -166,7 +166,6 @@ impl Link {
             // from here on.
             self.inbox.notifier.interrupted(Moment::now());
             wire.end();
-            self.mark.iter().for_each(|mark| mark.broke());
             *state = State::Down(why);
             self.repair_due.notify();
         }
@@ -236,16 +235,17 @@ impl Link {
             subscribed,
             ended,
         };
-        // A server that is not used has no subscriber: on Redlock a second one of a client would be
-        // taken for a second address of one server.
-        (wire.server, ()) =
-            tokio::try_join!(self.check_mode(&peer, &wire), self.check_mark(&peer, &wire))?;
+        // Nothing is written to a server that holds no locks, and one that is not used has no
+        // subscriber: a second one of a client would be taken for a second address of one node.
+        wire.server = self.check_mode(&peer, &wire).await?;
+        self.check_mark(&peer, &wire).await?;
         self.subscribe(&wire).await?;
         Ok(wire)
     }
 
-    /// Fails if the database is another store. Writes the mark if there is none. A user without the
-    /// right, and a server that does not write now, are judged by other requests.
+    /// Fails if the database may not be used. Writes the mark if there is none. Unless the mark is
+    /// pinned, a user without the right to read it, and a server that does not write now, are judged
+    /// by other requests.
     async fn check_mark(&self, peer: &Endpoint, wire: &Wire) -> Result<()> {
         let Some(mark) = &self.mark else {
             return Ok(());
@@ -264,7 +264,9 @@ impl Link {
         }
         match known {
             Ok(Some(known)) => mark.check(&known).map_err(|e| peer.at(&e)),
-            Err(e) if e.is_io_error() || e.is_timeout() => Err(peer.explain(&e)),
+            Err(e) if mark.is_pinned() || e.is_io_error() || e.is_timeout() => {
+                Err(peer.explain(&e))
+            }
             _ => Ok(()),
         }
     }
@@ -371,8 +373,7 @@ impl Link {
                     return Ok(false);
                 }
                 self.inbox.notifier.interrupted(Moment::now());
-                self.mark.iter().for_each(|mark| mark.broke());
-                self.put(replacement)?;
+                    self.put(replacement)?;
                 wire.end();
                 Ok(true)
             }

@@ -125,10 +125,17 @@ impl Nodes {
         let mut failed: Vec<_> = connected
             .filter_map(|(nth, made)| Some((nth, made.err()?)))
             .collect();
+        // One server under two names, or a replica beside its primary, is a mistake in the list.
+        if let Some((_, e)) = failed
+            .iter()
+            .find(|(_, e)| e.kind() == ErrorKind::OtherStore)
+        {
+            return Err(Error::new(ErrorKind::Invalid, format!("redlock: {e}")));
+        }
         // A refused password, or a missing right, does not get better with time.
         if let Some(at) = failed
             .iter()
-            .position(|(_, e)| !matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::OtherStore))
+            .position(|(_, e)| e.kind() != ErrorKind::Unavailable)
         {
             return Err(nodes.failure(vec![failed.swap_remove(at)]));
         }
@@ -157,7 +164,8 @@ impl Nodes {
             .zip(&answers)
             .filter(|(_, answer)| has_two(answer));
         let twice: Vec<&str> = twice.map(|(connection, _)| connection.address()).collect();
-        if twice.is_empty() {
+        // One address alone was reached twice: a former connection is not closed there yet.
+        if twice.len() < 2 {
             return Ok(());
         }
         let what = "are one and the same server, which has only one vote";
