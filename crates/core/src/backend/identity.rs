@@ -7,12 +7,11 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Mutex;
 
 use smol_str::SmolStr;
 
 use crate::backend::error::{Error, ErrorKind, Result};
-use crate::support::locked;
+use crate::support::sync::{Mutex, locked};
 
 /// The identity of a store: a short text that no other store has.
 ///

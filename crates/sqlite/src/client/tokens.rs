@@ -57,16 +57,17 @@ mod tests {
     /// The files are lost again and again, and the grants come as fast as transactions can be.
     #[test]
     fn they_rise_across_lost_files_however_many_are_asked_for() {
+        let mut random = fastrand::Rng::with_seed(1);
         let mut wall = Duration::from_secs(1_800_000_000);
         let mut greatest = 0;
         let mut most = 0;
         let mut last = 0;
         for _ in 0..10_000 {
-            wall += Duration::from_micros(fastrand::u64(1..40));
-            if fastrand::u8(..) == 0 {
+            wall += Duration::from_micros(random.u64(1..40));
+            if random.u8(..) == 0 {
                 last = above(wall); // a new file
             }
-            let tokens = Tokens::after(last, 0, wall, if fastrand::bool() { 1024 } else { 1 });
+            let tokens = Tokens::after(last, 0, wall, if random.bool() { 1024 } else { 1 });
             assert!(tokens.first > greatest, "{tokens:?} after {greatest}");
             last = tokens.last();
             (greatest, most) = (last, most.max(tokens.count));
