@@ -306,8 +306,9 @@ impl Store {
     /// The identity of the store: two clients exclude each other only if theirs are equal. `None`
     /// where the store has none, or does not know it yet.
     ///
-    /// A client never uses a server of another store: see
-    /// [`OtherStore`](crate::ErrorKind::OtherStore).
+    /// A client uses no server with another identity: see
+    /// [`OtherStore`](crate::ErrorKind::OtherStore). Redis is an exception, because it may lose its
+    /// identity with its data: there only a client whose URL names the identity refuses another one.
     pub fn identity(&self) -> Option<StoreId> {
         self.scope.client.backend.identity()
     }

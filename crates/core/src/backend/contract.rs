@@ -213,9 +213,9 @@ pub trait Backend: Send + Sync + Debug + 'static {
     ///
     /// # Contract
     ///
-    /// It does not change once it is known, unless the store loses all its data. A server with another identity grants, renews and ends
-    /// nothing: requests to it fail with [`OtherStore`](crate::ErrorKind::OtherStore), and no hold
-    /// is lost by its answers (S18).
+    /// It does not change once it is known, unless the store may lose it with all its data. A server
+    /// with another identity grants, renews and ends nothing: requests to it fail with
+    /// [`OtherStore`](crate::ErrorKind::OtherStore), and no hold is lost by its answers (S18).
     fn identity(&self) -> Option<StoreId> {
         None
     }
