@@ -56,11 +56,20 @@ impl Room {
             .is_some_and(|(_, now)| now.idle_since(before) > IDLE)
     }
 
-    /// Begins to observe. Where there is no `/proc`, nothing seems idle.
+    /// Begins to observe. Where there is no `/proc`, or where it shows the processors of a machine
+    /// of which this container has only some, nothing seems idle.
     fn observe(&mut self) {
-        let ticks = fs::read_to_string("/proc/stat").map_or(None, |stat| Ticks::read(&stat));
+        let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let ticks = Ticks::read(&stat).filter(|_| processors(&stat) == cores);
         self.since = ticks.map(|ticks| (SystemTime::now(), ticks));
     }
+}
+
+/// The number of processors in `/proc/stat`: a line for each follows that of all.
+fn processors(stat: &str) -> usize {
+    let each = stat.lines().skip(1);
+    each.take_while(|line| line.starts_with("cpu")).count()
 }
 
 impl Ticks {
@@ -107,5 +116,6 @@ mod tests {
         let after = Ticks::read("cpu  30 0 20 150 5 0 0 15 7 7").unwrap();
         assert!((after.idle_since(before) - 50.0 / 90.0).abs() < 1e-9);
         assert_eq!(Ticks::read("intr 1"), None);
+        assert_eq!(processors("cpu  1\ncpu0 1\ncpu1 1\nintr 1\ncpu"), 2);
     }
 }
