@@ -66,6 +66,8 @@ pub(crate) enum Command {
     Compare(crate::compare::Compare),
     #[cfg(feature = "postgres")]
     PostgresSchema(crate::schema::PostgresSchema),
+    #[cfg(feature = "redlock")]
+    RedlockChange(crate::redlock_change::RedlockChange),
     BridgeSeal(crate::bridge_seal::BridgeSeal),
     BridgeStages(crate::bridge_stages::BridgeStages),
     Completions(Completions),

@@ -29,6 +29,8 @@ mod open;
 mod output;
 mod participant;
 mod processes;
+#[cfg(feature = "redlock")]
+mod redlock_change;
 mod retry;
 mod run;
 mod run_outcome;
@@ -97,6 +99,8 @@ fn command() -> io::Result<Exit> {
         Command::Compare(args) => in_runtime(many(), || compare::main(args))?,
         #[cfg(feature = "postgres")]
         Command::PostgresSchema(args) => schema::main(&args),
+        #[cfg(feature = "redlock")]
+        Command::RedlockChange(args) => in_runtime(one(), || redlock_change::main(args))?,
         Command::BridgeSeal(args) => in_runtime(one(), || bridge_seal::main(args))?,
         Command::BridgeStages(args) => in_runtime(one(), || bridge_stages::main(args))?,
         Command::Completions(args) => manual::completions(args.shell),

@@ -104,6 +104,7 @@
 //! channels `&leasehold:*`, and its keys twice: `~prefix*` and `~{prefix*`, and `~{prefix}:r*` if
 //! these are for some names only. Warnings need `+info +config|get`.
 
+mod change;
 mod claim;
 pub mod client;
 mod config;
@@ -128,8 +129,10 @@ use leasehold_core::backend::{
 use leasehold_core::support::locked;
 use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
 
+pub use crate::redlock::change::{NodesChange, change_nodes};
 use crate::redlock::client::nodes::{NODE, Nodes};
 pub use crate::redlock::config::Config;
+use crate::redlock::config::invalid;
 use crate::redlock::entry::{Held, ttl};
 #[cfg(feature = "tls")]
 pub use leasehold_net::Tls;
@@ -214,7 +217,7 @@ impl Redlock {
 }
 
 impl Shared {
-    /// The beginning of every call for a claim: `verb id ttl mode turns channel label attempt`.
+    /// The beginning of every call for a claim: `verb id ttl mode turns channel label attempt list`.
     fn call(&self, verb: &str, claim: &Claim) -> Call {
         let mode = if claim.mode == Mode::Shared { "s" } else { "x" };
         let call = self
@@ -228,6 +231,7 @@ impl Shared {
             .arg(&self.inbox.channel)
             .arg(&claim.label);
         call.arg(self.attempts.fetch_add(1, Ordering::Relaxed))
+            .arg(self.nodes.list.number())
     }
 
     /// The beginning of every call for a name, with its keys.

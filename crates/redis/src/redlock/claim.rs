@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::link::{Ahead, Fields, GivenUp, record};
+use crate::link::{Ahead, Fields, GivenUp};
 use leasehold_core::backend::{
     Claim, Claimed, Grant, Mode, Moment, Place, Validity, WaitPolicy, Waiting,
 };
@@ -36,6 +36,16 @@ impl Shared {
         if let Some(why) = unsupported(claim) {
             return Err(Error::new(ErrorKind::Unsupported, why));
         }
+        let number = self.nodes.list.number();
+        let claimed = self.claim_once(claim).await;
+        if claimed.is_err() && self.nodes.list.number() != number {
+            // The same nodes have another number now.
+            return self.claim_once(claim).await;
+        }
+        claimed
+    }
+
+    async fn claim_once(&self, claim: &Claim) -> Result<Claimed> {
         let sent = Moment::now();
         if let Some(Held {
             token,
@@ -135,7 +145,7 @@ impl Shared {
 
     /// Reads `granted micros token`, or `refused micros` and the claims ahead.
     fn read(&self, nth: usize, answer: &Value) -> Result<Result<u64, Ahead>> {
-        let answer = record(answer)?;
+        let answer = self.nodes.record(nth, answer)?;
         let mut fields = Fields::of(&answer);
         let granted = fields.word() == "granted";
         self.nodes.learn(nth, fields.value()?);

@@ -6,4 +6,5 @@
 #[doc(no_inline)]
 pub use redis::*;
 
+pub(crate) mod list;
 pub(crate) mod nodes;

@@ -109,19 +109,29 @@ impl FromStr for Config {
     }
 }
 
-/// Refuses sets of nodes whose majority gains nothing: too few, an even number, or one server named
-/// twice.
-pub(crate) fn check(nodes: &[Server]) -> Result<()> {
-    let invalid = |what: String| Err(Error::new(ErrorKind::Invalid, format!("redlock: {what}")));
-    let n = nodes.len();
+pub(crate) fn invalid(what: &str) -> Error {
+    Error::new(ErrorKind::Invalid, format!("redlock: {what}"))
+}
+
+/// Refuses sets of nodes whose majority gains nothing: too few, or an even number. While a list of
+/// nodes is changed, one step may have such a number.
+pub(crate) fn suffices_alone(n: usize) -> Result<()> {
     if n < 3 {
-        return invalid(format!(
+        return Err(invalid(&format!(
             "{n} nodes survive the loss of none: name three or five, or use redis:// with one"
-        ));
+        )));
     }
     if n.is_multiple_of(2) {
         let what = "an even one more needs a larger majority and survives no more losses: name an odd number";
-        return invalid(format!("{n} nodes: {what}"));
+        return Err(invalid(&format!("{n} nodes: {what}")));
+    }
+    Ok(())
+}
+
+/// Refuses a single node, and one server that is named twice.
+pub(crate) fn check(nodes: &[Server]) -> Result<()> {
+    if nodes.len() < 2 {
+        suffices_alone(nodes.len())?;
     }
     let mut names: Vec<String> = nodes
         .iter()
@@ -129,10 +139,10 @@ pub(crate) fn check(nodes: &[Server]) -> Result<()> {
         .collect();
     names.sort();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => invalid(format!(
+        Some(pair) => Err(invalid(&format!(
             "{} is named twice, and one server has only one vote",
             pair[0]
-        )),
+        ))),
         None => Ok(()),
     }
 }
@@ -174,8 +184,6 @@ mod tests {
     fn refuses_what_is_no_majority_and_shows_no_secret() {
         for (url, why) in [
             ("redlock://:s3ntinel@a", "1 nodes"),
-            ("redlock://:s3ntinel@a,b", "2 nodes"),
-            ("redlock://:s3ntinel@a,b,c,d", "odd"),
             ("redlock://:s3ntinel@a,b,a", "twice"),
             ("redlock://:s3ntinel@a,b,A:6379", "twice"),
             ("redlock://:s3ntinel@a,b,", "host"),
@@ -192,6 +200,16 @@ mod tests {
                 "{url}: {text}"
             );
         }
+    }
+
+    #[test]
+    fn a_list_without_a_number_is_odd_and_survives_a_loss() {
+        for (n, why) in [(1, "1 nodes"), (2, "2 nodes"), (4, "odd")] {
+            let error = suffices_alone(n).unwrap_err();
+            assert!(error.to_string().contains(why), "{n}: {error}");
+        }
+        suffices_alone(3).unwrap();
+        suffices_alone(5).unwrap();
     }
 
     #[test]

@@ -1,5 +1,6 @@
 -- What one of the independent servers does for a claim, in one step. It knows nothing of the others.
--- ARGV: verb, id, ttl, mode, turns, channel, label, attempt, and what the verb takes.
+-- ARGV: verb, id, ttl, mode, turns, channel, label, attempt, list, and what the verb takes. `list` is the number of the list of nodes
+-- that the client goes by.
 --
 -- KEYS: the lock, and {prefix}:rt. The other keys of the lock are named after it.
 --
@@ -12,15 +13,16 @@
 --       {prefix}:rt    hash, the last tokens of names: lock -> the greatest given out or written back here; '' -> bound older floor
 --       {prefix}:ro    hash, the one before it, with tokens up to `older`
 --       {prefix}:rb    string, the bound: no token here is greater, of any name
+--       {prefix}:rn    hash, the list of nodes that this one is in, and when leases end: see `list.lua`
 -- An entry: deadline ttl token turns since joined attempt notified mode channel label. Modes: x exclusive, s shared. An attempt is
 -- the number of the last request that took or kept the hold: a release that was sent before it and comes late ends nothing.
 -- `notified` is CLOSED for a hold that ends by itself. What a request costs does not grow with the number of readers.
 local LOCK, TOKENS = unpack(KEYS)
 local beside, of_all = '{' .. LOCK .. '}:r', string.sub(TOKENS, 1, -2)
 local QUEUE, HOLDERS, WAITERS, SHARERS, EVICTED = beside .. 'q', beside .. 'h', beside .. 'w', beside .. 's', beside .. 'e'
-local OLDER, BOUND = of_all .. 'o', of_all .. 'b'
+local OLDER, BOUND, LIST = of_all .. 'o', of_all .. 'b', of_all .. 'n'
 local call = redis.call
-local verb, id, ttl, mode, turns, channel, label, attempt = unpack(ARGV)
+local verb, id, ttl, mode, turns, channel, label, attempt, list = unpack(ARGV)
 
 -- The lock's value while readers hold it.
 local SHARED = 'leasehold:shared'
@@ -34,6 +36,32 @@ local GRACE = 50
 local LOOKED_AT = 16
 -- How many dead readers one request removes.
 local DEAD = 100
+
+-- What takes or extends a hold counts only among the nodes of one list. It is done for the list that is open here, and for the one before it
+-- until that is closed. Without a record only those are served that know of no list.
+-- Answers `list number nodes before`: the newest list that is open here, and the one before it. The number is -1 without a record.
+local open, is_closed, blank, nodes, before, last_end, last_end_before
+if verb == 'claim' or verb == 'renew' or verb == 'release_after' then
+  local record = redis.pcall('HMGET', LIST, 'number', 'closed', 'blank', 'nodes', 'before', 'until', 'until_before')
+  open, is_closed, blank, nodes, before, last_end, last_end_before = unpack(record)
+  open, list = tonumber(open), tonumber(list)
+  local serves = list == open or open and list == open - 1 and not is_closed
+  if not open then serves = list == 0 and not blank end
+  if not serves then
+    return table.concat({ 'list', open or -1, nodes or '-', before or '-' }, ' ')
+  end
+end
+
+-- Notes when the last lease that was granted here to this list ends, which is awaited before nodes are replaced. A fourth is added, so that
+-- few leases have to be noted. Without a list the note goes by itself.
+local function ends_by(deadline)
+  local field, noted = 'until', last_end
+  if open and list < open then field, noted = 'until_before', last_end_before end
+  if noted and deadline <= tonumber(noted) then return end
+  local rest = math.ceil((deadline - now) * 1.25)
+  call('HSET', LIST, field, now + rest)
+  if not open and not blank then call('PEXPIRE', LIST, rest) end
+end
 
 -- For how many microseconds of tokens one hash serves, and for how many milliseconds it stays when the clock has passed them.
 local AGE, SPARE = 2000000, 3000
@@ -96,8 +124,9 @@ end
 
 -- The fast path of a claim: the lock is free, and nobody waits. Fewer commands, and nothing of the rest is even defined.
 if verb == 'claim' and mode == 'x' and call('EXISTS', LOCK, HOLDERS, QUEUE, WAITERS) == 0 then
-  local token = math.max(last_token() + 1, math.min(ARGV[9], micros + AHEAD))
+  local token = math.max(last_token() + 1, math.min(ARGV[10], micros + AHEAD))
   remember(token + turns - 1)
+  ends_by(now + ttl)
   call('SET', LOCK, id, 'PX', ttl)
   call('HSET', HOLDERS, id, table.concat({ now + ttl, ttl, int(token), turns, now, now, attempt, 0, mode, channel, label }, ' '))
   call('PEXPIRE', HOLDERS, ttl)
@@ -106,7 +135,7 @@ if verb == 'claim' and mode == 'x' and call('EXISTS', LOCK, HOLDERS, QUEUE, WAIT
 end
 
 -- That of a release: it is ours, of no later attempt, does not end by itself, and nobody waits.
-if verb == 'release' and ARGV[9] ~= '1' and call('GET', LOCK) == id and call('EXISTS', QUEUE, WAITERS) == 0 then
+if verb == 'release' and ARGV[10] ~= '1' and call('GET', LOCK) == id and call('EXISTS', QUEUE, WAITERS) == 0 then
   local later, notified = string.match(call('HGET', HOLDERS, id) or '', '^%d+ %d+ %d+ %d+ %d+ %d+ (%d+) (%d) ')
   if later and later - attempt <= 0 and notified ~= CLOSED then
     call('DEL', LOCK, HOLDERS)
@@ -211,6 +240,7 @@ local function put(h)
     call('UNLINK', HOLDERS, SHARERS)
     call('SET', LOCK, lock, 'PX', till - now)
   end
+  ends_by(h.deadline)
   write(HOLDERS, id, h)
   call('PEXPIRE', HOLDERS, till - now)
   if lock == SHARED then
@@ -324,14 +354,14 @@ if verb == 'claim' then
   if not closed and (mine or admits(mode) and in_turn) then
     if h.token == 0 then
       local last = last_token()
-      number(h, math.max(last + 1, math.min(ARGV[9], micros + AHEAD)), last)
+      number(h, math.max(last + 1, math.min(ARGV[10], micros + AHEAD)), last)
       leave(id)
       notify_observers()
     end
     extend(h)
     return 'granted ' .. int(micros) .. ' ' .. int(h.token)
   end
-  if ARGV[10] == '1' and not closed then join(h) end
+  if ARGV[11] == '1' and not closed then join(h) end
   local kind, other = 'foreign', owner or value == SHARED and reader(call('ZRANGE', SHARERS, -1, -1)[1])
   if other then
     kind, left = 'ours', call('PTTL', LOCK)
@@ -349,10 +379,10 @@ end
 -- an exclusive entry shared, and none makes it exclusive again. What: `renew`; or `top`, which takes what is free.
 -- Answers `kept`, `topped` or `gone`. One that comes after its claim has got another hold is late.
 if verb == 'renew' then
-  local answer, h, token = 'kept', mine, tonumber(ARGV[9])
+  local answer, h, token = 'kept', mine, tonumber(ARGV[10])
   if closed then return 'gone' end
   if h and h.token ~= token and h.attempt - attempt > 0 then return 'gone' end
-  if not (h and h.token == token) and call('ZSCORE', EVICTED, ARGV[9]) then
+  if not (h and h.token == token) and call('ZSCORE', EVICTED, ARGV[10]) then
     if h then
       end_hold(id)
       notify_waiters()
@@ -360,7 +390,7 @@ if verb == 'renew' then
     return 'gone'
   end
   if not h then
-    if ARGV[10] ~= 'top' or not admits(mode) or reserved() then return 'gone' end
+    if ARGV[11] ~= 'top' or not admits(mode) or reserved() then return 'gone' end
     answer, h = 'topped', new_entry()
   end
   if h.token ~= token then number(h, token, last_token()) end
@@ -378,8 +408,8 @@ end
 -- release_after: in how many milliseconds. Answers `ok`.
 if verb == 'release_after' then
   if mine then
-    local till = now + ARGV[9]
-    mine.deadline, mine.ttl = closed and math.min(mine.deadline, till) or till, ARGV[9]
+    local till = now + ARGV[10]
+    mine.deadline, mine.ttl = closed and math.min(mine.deadline, till) or till, ARGV[10]
     mine.notified, mine.attempt = CLOSED, math.max(mine.attempt, attempt)
     put(mine)
     if value == SHARED then
@@ -392,11 +422,11 @@ end
 
 -- release: 0 for good, 1 to stay among the waiters, 2 for what an attempt has left: not what ends by itself. Answers `ok`.
 if verb == 'release' then
-  if mine and (mine.attempt - attempt > 0 or closed and ARGV[9] ~= '0') then return 'ok' end
+  if mine and (mine.attempt - attempt > 0 or closed and ARGV[10] ~= '0') then return 'ok' end
   local was_next = reserved() == id
   if was_next then call('HDEL', WAITERS, 'next') end
   if mine then end_hold(id) end
-  if ARGV[9] ~= '1' then
+  if ARGV[10] ~= '1' then
     leave(id)
     if mine or was_next then notify_waiters() end
   elseif mine then

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::link::{Call, again, record};
+use crate::link::{Call, again};
 use leasehold_core::backend::{Claim, ClaimId, LeaseRef, Moment, Renewal, Validity};
 use leasehold_core::{Error, ErrorKind, FencingToken, Loss, Result};
 use redis::Value;
@@ -96,10 +96,9 @@ impl Shared {
             self.nodes.send_all(calls)
         };
         each_answer(&mut requests, |node, answers| {
-            counts
-                .iter_mut()
-                .zip(answers)
-                .for_each(|(count, answer)| count.enter(node, answer));
+            counts.iter_mut().zip(answers).for_each(|(count, answer)| {
+                count.enter(node, answer.and_then(|it| self.nodes.record(node, &it)))
+            });
             counts
                 .iter()
                 .all(|count| count.verdict(&self.nodes).is_some())
@@ -122,10 +121,9 @@ impl Shared {
         let shared = self.clone();
         tokio::spawn(async move {
             each_answer(&mut requests, |node, answers| {
-                counts
-                    .iter_mut()
-                    .zip(answers)
-                    .for_each(|(count, answer)| count.enter(node, answer));
+                counts.iter_mut().zip(answers).for_each(|(count, answer)| {
+                    count.enter(node, answer.and_then(|it| shared.nodes.record(node, &it)));
+                });
                 false
             })
             .await;
@@ -159,8 +157,8 @@ struct Count {
 }
 
 impl Count {
-    fn enter(&mut self, nth: usize, answer: Result<Value>) {
-        match answer.and_then(|answer| record(&answer)) {
+    fn enter(&mut self, nth: usize, answer: Result<String>) {
+        match answer {
             Ok(word) if word == "kept" => self.kept += 1,
             Ok(_) => self.gone.push(nth),
             Err(e) => self.failed.push((nth, e)),

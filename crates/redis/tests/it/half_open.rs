@@ -125,6 +125,15 @@ async fn a_server_that_is_only_slow_keeps_its_connection() {
     .await;
 }
 
+/// The connections of stores, by the numbers that the server gave them.
+async fn subscribers(server: &leasehold_testbed::Redis) -> Vec<String> {
+    let all = server.command(&["CLIENT", "LIST"]).await.unwrap();
+    let all = all.text().unwrap_or_default();
+    let subscribed = all.lines().filter(|client| client.contains(" sub=1 "));
+    let number = |client: &str| client.split(' ').next().map(str::to_owned);
+    subscribed.filter_map(number).collect()
+}
+
 #[tokio::test]
 async fn a_connection_that_answers_many_requests_slowly_is_kept() {
     bounded(async {
@@ -147,7 +156,8 @@ async fn a_connection_that_answers_many_requests_slowly_is_kept() {
             );
             leases.push(lease(&reader, Some(granted(&store, &reader).await.token)));
         }
-        let connections = proxy.connections();
+        let used = subscribers(&server).await;
+        assert!(!used.is_empty());
         for _ in 0..2 {
             let answers = store.renew(&leases).await.unwrap();
             let renewed = answers
@@ -163,10 +173,11 @@ async fn a_connection_that_answers_many_requests_slowly_is_kept() {
                 "{renewed} and {unknown}"
             );
         }
-        assert_eq!(
-            proxy.connections(),
-            connections,
-            "it was left while it answered"
+        // Another connection may have been made meanwhile, and given up as this one answered.
+        let open = subscribers(&server).await;
+        assert!(
+            used.iter().all(|it| open.contains(it)),
+            "it was left while it answered: {used:?} {open:?}"
         );
     })
     .await;

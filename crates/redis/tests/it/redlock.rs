@@ -4,6 +4,7 @@ mod common;
 mod evict;
 mod faults;
 mod leases;
+mod node_lists;
 mod secrets;
 #[cfg(feature = "tls")]
 mod tls;

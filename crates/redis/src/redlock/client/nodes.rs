@@ -7,13 +7,16 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use crate::link::{
-    CLOCK, Call, Connection, Inbox, Needs, Script, Server, StoreMark, check, run_all, warnings,
+    CLOCK, Call, Connection, Fields, Inbox, Needs, Script, Server, StoreMark, check, record,
+    run_all, warnings,
 };
+use crate::redlock::client::list::{List, Served, record_of};
+use crate::redlock::config::suffices_alone;
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use leasehold_core::support::wall;
 use leasehold_core::{Error, ErrorKind, Result};
-use redis::{Value, pipe};
+use redis::{Value, from_redis_value_ref, pipe};
 
 pub(crate) static NODE: LazyLock<Script> = LazyLock::new(|| {
     let parts = [
@@ -62,7 +65,10 @@ const LEAD: u64 = 100_000;
 
 /// The independent servers.
 #[derive(Debug)]
-pub(crate) struct Nodes(Vec<Node>);
+pub(crate) struct Nodes {
+    each: Vec<Node>,
+    pub(crate) list: List,
+}
 
 #[derive(Debug)]
 struct Node {
@@ -105,6 +111,7 @@ impl Nodes {
         inbox: &Inbox,
         (tokens, absent, mark): (&str, &str, &str),
     ) -> Result<Nodes> {
+        let list = List::new(&servers);
         let marks = StoreMark::of_nodes(servers.len(), mark);
         let node = |(server, mark)| {
             let mark = Some(mark);
@@ -116,7 +123,8 @@ impl Nodes {
             })
         };
         let all = servers.into_iter().zip(marks);
-        let nodes = Nodes(all.map(node).collect::<Result<_>>()?);
+        let each = all.map(node).collect::<Result<_>>()?;
+        let nodes = Nodes { each, list };
         let connecting = nodes.connections().map(async |connection| {
             connection.connect().await?;
             check(connection, &NEEDS, tokens, absent).await
@@ -143,7 +151,48 @@ impl Nodes {
             return Err(nodes.failure(failed));
         }
         nodes.are_different(&inbox.channel).await?;
+        nodes.list.begin(&nodes.served(tokens).await)?;
+        if nodes.list.number() == 0 {
+            suffices_alone(nodes.len())?;
+        }
         Ok(nodes)
+    }
+
+    /// The lists that the nodes serve, as far as they answer. A user without the right to read them
+    /// has none to claim either.
+    async fn served(&self, tokens: &str) -> Vec<Served> {
+        let mut question = pipe();
+        let fields = ["number", "nodes", "before"];
+        question.cmd("HMGET").arg(record_of(tokens)).arg(&fields);
+        let answers = join_all(
+            self.connections()
+                .map(|connection| connection.send(&question)),
+        )
+        .await;
+        let served = |answer: Result<Vec<Value>>| {
+            let [Value::Array(fields)] = &answer.ok()?[..] else {
+                return None;
+            };
+            let text =
+                |nth: usize| from_redis_value_ref::<Option<String>>(fields.get(nth)?).ok()?;
+            Some(Served {
+                number: text(0).and_then(|number| number.parse().ok()),
+                nodes: text(1).unwrap_or_default(),
+                before: text(2).unwrap_or_default(),
+            })
+        };
+        answers.into_iter().filter_map(served).collect()
+    }
+
+    /// Reads a node's answer to a claim or a renewal. A refusal of the list is an error.
+    pub(crate) fn record(&self, nth: usize, answer: &Value) -> Result<String> {
+        let answer = record(answer)?;
+        let mut fields = Fields::of(&answer);
+        if fields.word() != "list" {
+            return Ok(answer);
+        }
+        let refused = self.list.refused(&Served::of(fields)?);
+        Err(self.each[nth].connection.at(&refused).answered())
     }
 
     /// Refuses one server under two names: it would have two subscribers of our channel.
@@ -188,11 +237,11 @@ impl Nodes {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.each.len()
     }
 
     pub(crate) fn majority(&self) -> usize {
-        self.0.len() / 2 + 1
+        self.each.len() / 2 + 1
     }
 
     /// Asks every node one question.
@@ -204,7 +253,7 @@ impl Nodes {
             let answer = question(node.connection.clone());
             Box::pin(async move { (nth, answer.await) })
         };
-        self.0.iter().enumerate().map(one).collect()
+        self.each.iter().enumerate().map(one).collect()
     }
 
     /// Sends these calls to every node.
@@ -227,7 +276,7 @@ impl Nodes {
 
     /// Sends calls to one node and ignores the answers.
     pub(crate) async fn send_to(&self, nth: usize, calls: Vec<Call>) {
-        drop(run_all(&self.0[nth].connection, &calls).await);
+        drop(run_all(&self.each[nth].connection, &calls).await);
     }
 
     /// Returns the answers of at least a majority. With `all`, it waits for every node.
@@ -255,14 +304,14 @@ impl Nodes {
     }
 
     pub(crate) fn connections(&self) -> impl Iterator<Item = &Connection> {
-        self.0.iter().map(|node| &*node.connection)
+        self.each.iter().map(|node| &*node.connection)
     }
 
     /// A number that every node will most likely take as it is, so that a majority answers alike:
     /// the reading of the leading clock when the last node has got it.
     pub(crate) fn proposal(&self) -> u64 {
         let ahead = self
-            .0
+            .each
             .iter()
             .map(|node| node.ahead.load(Ordering::Relaxed))
             .max()
@@ -274,7 +323,7 @@ impl Nodes {
 
     /// Notes that the node's clock had this reading just now.
     pub(crate) fn learn(&self, nth: usize, micros: u64) {
-        self.0[nth]
+        self.each[nth]
             .ahead
             .store(micros.wrapping_sub(wall()).cast_signed(), Ordering::Relaxed);
     }

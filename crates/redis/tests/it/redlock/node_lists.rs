@@ -1,0 +1,377 @@
+//! Lists of nodes that change while programs run. Each rule of the change has a test in which its absence would give two holders.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use leasehold_core::backend::{Backend, Claim, Claimed, Grant, Mode, Moment, Renewal, WaitPolicy};
+use leasehold_core::{ErrorKind, Result, Store};
+use leasehold_redis::redlock::{Config, NodesChange, Redlock, change_nodes};
+use leasehold_testbed::Redis;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::common::*;
+
+/// Nodes by their places, as `abc`.
+struct Cluster(Vec<Redis>);
+
+impl Cluster {
+    async fn of(n: usize) -> Cluster {
+        Cluster(nodes(n).await)
+    }
+
+    fn node(&self, name: char) -> &Redis {
+        &self.0[usize::from(name as u8 - b'a')]
+    }
+
+    fn url(&self, list: &str) -> String {
+        let addrs = list.chars().map(|name| self.node(name).addr());
+        format!("{}?timeout=5000", url(addrs))
+    }
+
+    fn config(&self, list: &str) -> Config {
+        Config::from_url(&self.url(list)).unwrap()
+    }
+
+    async fn client(&self, list: &str) -> Redlock {
+        let url = self.url(list);
+        connected(|| Redlock::connect(&url)).await
+    }
+
+    async fn try_change(&self, old: &str, new: &str) -> Result<NodesChange> {
+        change_nodes(&self.config(old), &self.config(new), drop).await
+    }
+
+    /// Changes the list, and returns the nodes that have no vote.
+    async fn change(&self, old: &str, new: &str) -> usize {
+        let changed = self.try_change(old, new).await.unwrap();
+        let expected: BTreeSet<&str> = new.chars().map(|name| self.node(name).addr()).collect();
+        let nodes: BTreeSet<&str> = changed.nodes.iter().map(String::as_str).collect();
+        assert_eq!(nodes, expected);
+        changed.without_vote.len()
+    }
+
+    async fn number(&self, name: char) -> Option<String> {
+        let number = ["HGET", "{}:rn", "number"];
+        self.node(name).command(&number).await.unwrap().text()
+    }
+}
+
+fn held(name: &str, ttl: u64) -> Claim {
+    let ttl = Duration::from_millis(ttl);
+    claim(name, Mode::Exclusive, WaitPolicy::Try, ttl)
+}
+
+/// A program whose holds are renewed.
+fn of(store: Redlock) -> Store {
+    Store::new(store).ttl(Duration::from_secs(1))
+}
+
+async fn is_granted(store: &Redlock, claim: &Claim) -> bool {
+    matches!(store.claim(claim).await, Ok(Claimed::Granted(_)))
+}
+
+/// Returns whether it is renewed. The first renewal may only tell the client that its list has another number.
+async fn is_renewed(store: &Redlock, claim: &Claim, grant: &Grant) -> bool {
+    matches!(
+        renewed(store, claim, grant.token).await,
+        Renewal::Renewed(_)
+    )
+}
+
+#[tokio::test]
+async fn a_program_goes_on_through_one_change_and_not_through_two() {
+    bounded(async {
+        let all = Cluster::of(4).await;
+        let old = all.client("abc").await;
+        let first = of(all.client("abc").await)
+            .lock("a")
+            .acquire()
+            .await
+            .unwrap();
+        assert_eq!(all.change("abc", "abc").await, 0);
+        assert_eq!(all.change("abc", "abcd").await, 0);
+        assert!(first.is_valid());
+        // Its hold excludes those that go by the new list, and the other way round.
+        let new = all.client("abcd").await;
+        assert!(!is_granted(&new, &held("a", 1000)).await);
+        let second = of(all.client("abcd").await)
+            .lock("b")
+            .acquire()
+            .await
+            .unwrap();
+        assert!(!is_granted(&old, &held("b", 1000)).await);
+        // Tokens go on.
+        let token = first.fencing_token();
+        drop(first.release().await);
+        assert!(soon(&new, &held("a", 500)).await.token > token);
+        granted(&old, &held("c", 1000)).await;
+        // Once more: the leases of `abc` end before its programs are left behind.
+        assert_eq!(all.change("abcd", "bcd").await, 0);
+        assert_eq!(
+            kind(old.claim(&held("d", 1000)).await),
+            ErrorKind::OtherStore
+        );
+        assert!(second.is_valid());
+        let last = all.client("bcd").await;
+        granted(&last, &held("c", 500)).await;
+        assert!(!is_granted(&last, &held("b", 1000)).await);
+        assert_eq!(
+            kind(Redlock::connect(&all.url("abc")).await),
+            ErrorKind::OtherStore
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_new_number_of_the_same_list_is_learned_on_the_way() {
+    bounded(async {
+        let all = Cluster::of(3).await;
+        let store = all.client("abc").await;
+        let hold = held("a", 60_000);
+        let grant = granted(&store, &hold).await;
+        for name in ["b", "c", "d"] {
+            // It closes the list, and may not open it yet: the lease of the hold is awaited.
+            let change = all.try_change("abc", "abc");
+            timeout(Duration::from_millis(500), change).await.ok();
+            granted(&store, &held(name, 200)).await;
+            assert!(is_renewed(&store, &hold, &grant).await);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_node_that_lost_its_data_has_no_vote_until_two_changes_later() {
+    bounded(async {
+        let all = Cluster::of(3).await;
+        all.change("abc", "abc").await;
+        let one = all.client("abc").await;
+        let two = all.client("abc").await;
+        // Held at `a` and `b`, while `c` is away.
+        all.node('c').pause().await.unwrap();
+        let hold = held("a", 1500);
+        granted(&one, &hold).await;
+        all.node('c').resume().unwrap();
+        all.node('b').command(&["FLUSHALL"]).await.unwrap();
+        // `b` and `c` know of no hold.
+        let refused = two.claim(&held("a", 1000)).await;
+        assert!(!matches!(refused, Ok(Claimed::Granted(_))), "{refused:?}");
+        // It is found, and opened by the next change.
+        assert_eq!(all.change("abc", "abc").await, 1);
+        assert_eq!(all.number('b').await, None);
+        assert_eq!(all.change("abc", "abc").await, 0);
+        assert_eq!(all.number('b').await.as_deref(), Some("3"));
+        granted(&two, &held("z", 1000)).await;
+        // It counts again: `a` is not needed.
+        all.node('a').pause().await.unwrap();
+        granted(&two, &held("y", 1000)).await;
+        all.node('a').resume().unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_emptied_again_before_it_is_opened_stays_absent() {
+    bounded(async {
+        let all = Cluster::of(3).await;
+        all.change("abc", "abc").await;
+        for _ in 0..2 {
+            all.node('b').command(&["FLUSHALL"]).await.unwrap();
+            assert_eq!(all.change("abc", "abc").await, 1);
+        }
+        assert_eq!(all.change("abc", "abc").await, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_dead_node_is_replaced_by_way_of_the_other_two() {
+    bounded(async {
+        let all = Cluster::of(4).await;
+        all.change("abc", "abc").await;
+        let store = of(all.client("abc").await);
+        all.node('c').kill().await.unwrap();
+        let quick = |list: &str| {
+            let addrs = list.chars().map(|name| all.node(name).addr());
+            Config::from_url(&url(addrs)).unwrap()
+        };
+        let guard = store.lock("a").acquire().await.unwrap();
+        let change = change_nodes(&quick("abc"), &quick("ab"), drop)
+            .await
+            .unwrap();
+        assert_eq!(change.without_vote, []);
+        assert!(guard.is_valid());
+        drop(guard.release().await);
+        let two = all.client("ab").await;
+        change_nodes(&quick("ab"), &quick("abd"), drop)
+            .await
+            .unwrap();
+        let three = all.client("abd").await;
+        soon(&three, &held("a", 1000)).await;
+        assert!(!is_granted(&two, &held("a", 1000)).await);
+        // What comes back with its data is left behind.
+        all.node('c').restart_with_data().await.unwrap();
+        assert!(Redlock::connect(&all.url("abc")).await.is_err());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_a_change_is_refused_and_changes_nothing() {
+    bounded(async {
+        let all = Cluster::of(5).await;
+        for (old, new) in [
+            ("abc", "abd"),
+            ("abc", "abcde"),
+            ("abc", "abcd"),
+            ("abc", "ab"),
+        ] {
+            let refused = all.try_change(old, new).await;
+            assert_eq!(kind(refused), ErrorKind::Invalid, "{old} {new}");
+        }
+        all.change("abc", "abc").await;
+        for (old, new) in [("abd", "abd"), ("abcd", "abcd"), ("bcd", "cd")] {
+            let refused = all.try_change(old, new).await;
+            assert_eq!(kind(refused), ErrorKind::Invalid, "{old} {new}");
+        }
+        // Lists without a number are odd.
+        for list in ["de", "cd"] {
+            assert!(Redlock::connect(&all.url(list)).await.is_err());
+        }
+        let fresh = Cluster::of(4).await;
+        assert_eq!(
+            kind(Redlock::connect(&fresh.url("abcd")).await),
+            ErrorKind::Invalid
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_operators_open_one_list_for_each_number() {
+    bounded(async {
+        for _ in 0..6 {
+            let all = Cluster::of(5).await;
+            all.change("abc", "abc").await;
+            let (one, two) =
+                tokio::join!(all.try_change("abc", "abcd"), all.try_change("abc", "abce"));
+            let opened: BTreeSet<Vec<String>> = [one, two]
+                .into_iter()
+                .flatten()
+                .map(|it| it.nodes)
+                .collect();
+            assert!(!opened.is_empty());
+            let mut lists = BTreeSet::new();
+            for name in "abcde".chars() {
+                let record = ["HMGET", "{}:rn", "number", "nodes"];
+                lists.insert(format!(
+                    "{:?}",
+                    all.node(name).command(&record).await.unwrap()
+                ));
+            }
+            let second = lists.iter().filter(|record| record.contains("\"2\""));
+            assert!(second.count() <= 1, "{lists:?}");
+        }
+    })
+    .await;
+}
+
+/// A program that runs through changes: it claims, holds for a moment, dies now and then, and begins anew with the list in use when
+/// it is told that its own is out of date.
+struct Fleet {
+    all: Cluster,
+    list: std::sync::Mutex<String>,
+    ends: AtomicBool,
+    grants: AtomicUsize,
+    holds: std::sync::Mutex<Vec<(Moment, Moment, u64)>>,
+}
+
+impl Fleet {
+    async fn program(self: Arc<Fleet>) {
+        while !self.ends.load(Ordering::Relaxed) {
+            let list = self.list.lock().unwrap().clone();
+            let addrs = list.chars().map(|name| self.all.node(name).addr());
+            let Ok(store) = Redlock::connect(&format!("{}?timeout=2000", url(addrs))).await else {
+                sleep(20).await;
+                continue;
+            };
+            while !self.ends.load(Ordering::Relaxed) && self.turn(&store).await {}
+        }
+    }
+
+    /// Returns whether the program may go on with this store.
+    async fn turn(&self, store: &Redlock) -> bool {
+        let claim = held("contended", 400);
+        let sent = Moment::now();
+        match store.claim(&claim).await {
+            Ok(Claimed::Granted(grant)) => {
+                let began = Moment::now();
+                sleep(fastrand::u64(..12)).await;
+                let dies = fastrand::u8(..20) == 0;
+                let end = grant.validity.until(sent);
+                let until = if dies { end } else { end.min(Moment::now()) };
+                self.holds
+                    .lock()
+                    .unwrap()
+                    .push((began, until, grant.token.get()));
+                self.grants.fetch_add(1, Ordering::Relaxed);
+                if !dies {
+                    let _ = store.release(&claim, None).await;
+                }
+                // A program that died begins anew.
+                !dies
+            }
+            Ok(_) => {
+                sleep(fastrand::u64(5..30)).await;
+                true
+            }
+            Err(e) => e.kind() != ErrorKind::OtherStore,
+        }
+    }
+}
+
+/// The list grows, shrinks and has a node replaced, each step by runs of the operator that die at first.
+#[tokio::test]
+async fn twenty_programs_never_overlap_while_the_list_changes() {
+    bounded(async {
+        let fleet = Arc::new(Fleet {
+            all: Cluster::of(6).await,
+            list: std::sync::Mutex::new("abc".into()),
+            ends: AtomicBool::new(false),
+            grants: AtomicUsize::new(0),
+            holds: std::sync::Mutex::default(),
+        });
+        fleet.all.change("abc", "abc").await;
+        let mut programs = JoinSet::new();
+        for _ in 0..20 {
+            programs.spawn(fleet.clone().program());
+        }
+        let mut old = "abc";
+        for new in ["abcd", "abcde", "abcd", "bcd", "bcdf", "cdf"] {
+            // The run dies wherever it is.
+            for _ in 0..3 {
+                let dies = Duration::from_millis(fastrand::u64(..60));
+                let _ = timeout(dies, fleet.all.try_change(old, new)).await;
+            }
+            assert_eq!(fleet.all.change(old, new).await, 0);
+            *fleet.list.lock().unwrap() = new.into();
+            let before = fleet.grants.load(Ordering::Relaxed);
+            // Some programs go on with the old list for a while.
+            until(|| async { fleet.grants.load(Ordering::Relaxed) > before + 40 }).await;
+            old = new;
+        }
+        fleet.ends.store(true, Ordering::Relaxed);
+        programs.join_all().await;
+        let mut holds = std::mem::take(&mut *fleet.holds.lock().unwrap());
+        holds.sort();
+        for pair in holds.windows(2) {
+            assert!(pair[0].1 <= pair[1].0, "two held: {pair:?}");
+            assert!(pair[0].2 < pair[1].2, "a token fell: {pair:?}");
+        }
+    })
+    .await;
+}
