@@ -662,6 +662,17 @@ fn redlock_needs_its_rules_to_change_nodes() {
         (
             RedlockNodes {
                 holds: Some(2),
+                ..of(ResumesWithToken)
+            },
+            TOKENS_RISE,
+        ),
+        (
+            RedlockNodes {
+                last: 3,
+                wants: [&[(ABC, ABCD), (ABCD, BCD), (BCD, BCD)], &[]],
+                ballots: [3, 0],
+                holds: Some(2),
+                alike: &[BC],
                 ..of(LearnsWithToken)
             },
             TOKENS_RISE,

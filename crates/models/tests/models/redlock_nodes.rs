@@ -8,12 +8,12 @@
 //! anywhere may be opened everywhere.
 //!
 //! Serving and agreement are one state space. A request is executed and answered at once or never, at any moment: an answer that is lost
-//! is a run that dies, or a vote that is not counted. A run may end after any of its requests, and be repeated. Clocks run at one rate
-//! (a margin covers the difference); a node answers the time that is left, and not a deadline. What is left of a node's data is all or
-//! nothing, and a node that is empty has another life from then on, as it would get another random mark.
+//! is a run that dies, or a vote that is not counted, and a request that comes late is one of a run that still goes on beside another. A
+//! run may end after any of its requests, and be repeated. Clocks run at one rate (a margin covers the difference); a node answers the
+//! time that is left, and not a deadline. A node loses all of its data or nothing, and is known as another one from then on, by a random
+//! mark that it keeps among them.
 //!
-//! Not here: several names, shared holds, waiters, evictions, stepped clocks, older data that come back, the first numbering of nodes
-//! without a record.
+//! Not here: several names, shared holds, waiters, evictions, stepped clocks, older data that come back.
 
 mod steps;
 
@@ -68,8 +68,10 @@ pub(crate) enum Rule {
     StartsWhenOpen,
     /// Who opens tells the greatest token of those that have closed.
     OpensWithToken,
-    /// A node that has missed OLD learns it with the token of one that has not.
+    /// A node that has missed OLD, and is asked about NEW, learns OLD with the token of a node that has it.
     LearnsWithToken,
+    /// A run that goes on with what is open at a node opens it elsewhere with the token of that node.
+    ResumesWithToken,
 }
 
 /// A set of nodes, a bit for each.
@@ -225,6 +227,15 @@ impl fmt::Debug for Name {
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Names(Set);
+
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        each(self.0).try_for_each(|node| Name(node).fmt(f))
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
     Tick,
@@ -236,7 +247,7 @@ pub(crate) enum Action {
     },
     Attempt {
         client: u8,
-        voters: Set,
+        voters: Names,
         number: u8,
     },
     Release(u8),
@@ -357,7 +368,7 @@ impl Model for RedlockNodes {
                 client,
                 voters,
                 number,
-            } => self.attempt(&mut s, client, voters, number),
+            } => self.attempt(&mut s, client, voters.0, number),
             Action::Release(client) => s.release(client),
             Action::Start {
                 operator,

@@ -1,8 +1,8 @@
 //! What nodes do for attempts and for operators, and what these conclude.
 
 use super::{
-    Action, Entry, List, NO_NUMBER, NODES, Name, Node, Phase, Program, Record, RedlockNodes, Rule,
-    Run, Set, State, each, majority,
+    Action, Entry, List, NO_NUMBER, NODES, Name, Names, Node, Phase, Program, Record, RedlockNodes,
+    Rule, Run, Set, State, each, majority,
 };
 
 /// A ballot that is greater than all of them.
@@ -96,7 +96,7 @@ impl RedlockNodes {
                 if each(voters).all(would) {
                     actions.push(Action::Attempt {
                         client,
-                        voters,
+                        voters: Names(voters),
                         number,
                     });
                 }
@@ -296,7 +296,7 @@ impl RedlockNodes {
                 Phase::Close
             },
             wait: 0,
-            token: self.token_of(&node),
+            token: self.token_of(&node, Rule::LearnsWithToken),
         });
     }
 
@@ -316,18 +316,14 @@ impl RedlockNodes {
             best: 0,
             phase: Phase::Open,
             wait: 0,
-            token: self.token_of(&s.nodes[at]),
+            token: self.token_of(&s.nodes[at], Rule::ResumesWithToken),
         };
         s.runs[who] = Some(run);
     }
 
     /// What a run tells those that have missed the record of this node, beside it.
-    fn token_of(&self, node: &Node) -> u8 {
-        if self.has(Rule::LearnsWithToken) {
-            node.token
-        } else {
-            0
-        }
+    fn token_of(&self, node: &Node, rule: Rule) -> u8 {
+        if self.has(rule) { node.token } else { 0 }
     }
 
     /// Those that a run asks, and how many must answer.
