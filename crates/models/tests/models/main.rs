@@ -14,6 +14,7 @@ mod etcd;
 mod queue;
 mod redis;
 mod redlock;
+mod redlock_nodes;
 mod turns;
 mod zookeeper;
 
@@ -28,6 +29,7 @@ use etcd::Etcd;
 use queue::Queue;
 use redis::Redis;
 use redlock::Redlock;
+use redlock_nodes::{Changes, Program, RedlockNodes, Set, list};
 use turns::Turns;
 use zookeeper::Zookeeper;
 
@@ -44,6 +46,7 @@ const NOTHING_FORGOTTEN: &str = "nothing is in the store of which its client kno
 const KNOWN_IN_ALL: &str =
     "who says that it is valid is the holder in each of its stores, by that token";
 const NOBODY_STUCK: &str = "nobody waits where nothing will happen any more";
+const ONE_LIST: &str = "no number has two lists of nodes";
 const NOT_FOR_EVER: &str = "nobody gives its place up again and again";
 
 /// The model keeps its promises everywhere.
@@ -202,6 +205,509 @@ fn redlock_needs_its_rules() {
         },
         ONE_HOLDER,
     );
+}
+
+const AB: Set = list("ab");
+const BC: Set = list("bc");
+const BD: Set = list("bd");
+const ABC: Set = list("abc");
+const ABD: Set = list("abd");
+const BCD: Set = list("bcd");
+const ABCD: Set = list("abcd");
+const ABCDE: Set = list("abcde");
+
+const SAME: Changes = &[(ABC, ABC)];
+const VIA_FOUR: Changes = &[(ABC, ABCD), (ABCD, BCD)];
+const VIA_TWO: Changes = &[(ABC, AB), (AB, ABD)];
+/// Another operator, who wants less nodes where `VIA_FOUR` wants more.
+const LESS: Changes = &[(ABC, AB), (AB, ABD), (ABCD, ABC)];
+
+const fn program(list: Set, lease: u8) -> Program {
+    Program {
+        list,
+        lease,
+        is_numbered: true,
+    }
+}
+
+const fn without_number(list: Set) -> Program {
+    Program {
+        is_numbered: false,
+        ..program(list, 1)
+    }
+}
+
+const fn programs(first: Set, second: Set) -> [Program; 2] {
+    [program(first, 1), program(second, 1)]
+}
+
+/// One operator replaces a by d, by way of four nodes.
+fn nodes(without: Option<redlock_nodes::Rule>) -> RedlockNodes {
+    RedlockNodes {
+        first: ABC,
+        unnumbered: false,
+        last: 2,
+        programs: programs(ABC, BCD),
+        wants: [VIA_FOUR, &[]],
+        ballots: [2, 0],
+        empties: 0,
+        lost: 0,
+        releases: false,
+        holds: None,
+        down: Some(0),
+        alike: &[],
+        without,
+    }
+}
+
+/// `OLD OLD`, twice: a node is emptied, listed as absent, and opened again.
+fn emptied(without: Option<redlock_nodes::Rule>) -> RedlockNodes {
+    RedlockNodes {
+        programs: programs(ABC, ABC),
+        wants: [SAME, &[]],
+        empties: 1,
+        ..nodes(without)
+    }
+}
+
+/// Two operators at once, of whom one adds d and one removes c.
+fn two_operators(without: Option<redlock_nodes::Rule>) -> RedlockNodes {
+    RedlockNodes {
+        last: 1,
+        programs: programs(AB, ABCD),
+        wants: [VIA_FOUR, LESS],
+        ballots: [1, 1],
+        ..nodes(without)
+    }
+}
+
+/// One removes a, and one d. Two majorities of what they want need have no node in common.
+fn two_removals(without: Option<redlock_nodes::Rule>) -> RedlockNodes {
+    RedlockNodes {
+        first: ABCD,
+        last: 1,
+        programs: programs(BCD, ABC),
+        wants: [&[(ABCD, BCD)], &[(ABCD, ABC)]],
+        ballots: [1, 1],
+        ..nodes(without)
+    }
+}
+
+#[test]
+fn redlock_changes_its_nodes() {
+    let via_four = RedlockNodes {
+        alike: &[BC],
+        ..nodes(None)
+    };
+    for (name, model) in [
+        (
+            "via four",
+            RedlockNodes {
+                ballots: [3, 0],
+                down: Some(list("a")),
+                ..via_four
+            },
+        ),
+        (
+            "via four, without a node that stays",
+            RedlockNodes {
+                down: Some(list("b")),
+                ..nodes(None)
+            },
+        ),
+        (
+            "via four, leases",
+            RedlockNodes {
+                programs: [program(ABC, 2), program(BCD, 1)],
+                releases: true,
+                ..via_four
+            },
+        ),
+        (
+            "via four, answers lost",
+            RedlockNodes {
+                lost: 2,
+                ..via_four
+            },
+        ),
+        (
+            "via two, without a dead node",
+            RedlockNodes {
+                programs: programs(ABC, ABD),
+                wants: [VIA_TWO, &[]],
+                ballots: [3, 0],
+                down: Some(list("c")),
+                alike: &[AB],
+                ..nodes(None)
+            },
+        ),
+        (
+            "three changes",
+            RedlockNodes {
+                last: 3,
+                programs: programs(ABC, BD),
+                wants: [&[(ABC, ABCD), (ABCD, BCD), (BCD, BD)], &[]],
+                ballots: [3, 0],
+                ..nodes(None)
+            },
+        ),
+        (
+            "three to five",
+            RedlockNodes {
+                programs: programs(ABC, ABCDE),
+                wants: [&[(ABC, ABCD), (ABCD, ABCDE)], &[]],
+                ballots: [3, 0],
+                down: Some(list("a")),
+                alike: &[BC],
+                ..nodes(None)
+            },
+        ),
+        (
+            "five to three",
+            RedlockNodes {
+                first: ABCDE,
+                programs: programs(ABC, ABCDE),
+                wants: [&[(ABCDE, ABCD), (ABCD, ABC)], &[]],
+                alike: &[ABC],
+                ..nodes(None)
+            },
+        ),
+        (
+            "tokens",
+            RedlockNodes {
+                holds: Some(3),
+                ..via_four
+            },
+        ),
+        (
+            "a program without a number beside the next list",
+            RedlockNodes {
+                programs: [without_number(ABC), program(ABCD, 1)],
+                ..via_four
+            },
+        ),
+        (
+            "a program without a number beside the list before",
+            RedlockNodes {
+                programs: [without_number(BCD), program(ABCD, 1)],
+                ..via_four
+            },
+        ),
+    ] {
+        holds(&format!("nodes, {name}"), model);
+    }
+}
+
+#[test]
+fn redlock_operators_agree_on_its_nodes() {
+    for (name, model) in [
+        (
+            "two operators want one change",
+            RedlockNodes {
+                wants: [VIA_FOUR, &[(ABCD, BCD)]],
+                ballots: [2, 1],
+                alike: &[BC],
+                ..nodes(None)
+            },
+        ),
+        (
+            "two operators, via four",
+            RedlockNodes {
+                wants: [VIA_FOUR, LESS],
+                ballots: [2, 1],
+                alike: &[AB],
+                ..nodes(None)
+            },
+        ),
+        (
+            "two operators, via two",
+            RedlockNodes {
+                programs: programs(ABC, ABD),
+                wants: [VIA_FOUR, LESS],
+                ballots: [1, 2],
+                alike: &[AB],
+                ..nodes(None)
+            },
+        ),
+        (
+            "two operators, two ballots each",
+            RedlockNodes {
+                ballots: [2, 2],
+                down: Some(list("c")),
+                alike: &[AB],
+                ..two_operators(None)
+            },
+        ),
+        (
+            "two operators, a node is emptied",
+            RedlockNodes {
+                ballots: [2, 1],
+                empties: 1,
+                down: None,
+                alike: &[AB],
+                ..two_operators(None)
+            },
+        ),
+        (
+            "two operators, an answer lost",
+            RedlockNodes {
+                ballots: [2, 1],
+                lost: 1,
+                alike: &[AB],
+                ..two_operators(None)
+            },
+        ),
+        ("two removals", two_removals(None)),
+        (
+            "two operators give the first number",
+            RedlockNodes {
+                unnumbered: true,
+                last: 1,
+                programs: programs(ABC, ABC),
+                wants: [SAME, SAME],
+                ballots: [2, 1],
+                alike: &[ABC],
+                ..nodes(None)
+            },
+        ),
+        (
+            "first numbers, a node is emptied",
+            RedlockNodes {
+                unnumbered: true,
+                empties: 1,
+                down: None,
+                alike: &[AB],
+                ..two_operators(None)
+            },
+        ),
+        (
+            "first numbers, beside a program without one",
+            RedlockNodes {
+                unnumbered: true,
+                programs: [without_number(ABC), program(ABCD, 1)],
+                wants: [&[(ABC, ABC), (ABC, ABCD)], &[]],
+                alike: &[ABC],
+                ..nodes(None)
+            },
+        ),
+    ] {
+        holds(&format!("nodes, {name}"), model);
+    }
+    if std::env::var_os("LEASEHOLD_CAMPAIGN").is_some_and(|on| on == "1") {
+        for (name, model) in [
+            (
+                "via four, four ballots",
+                RedlockNodes {
+                    ballots: [4, 0],
+                    alike: &[BC],
+                    ..nodes(None)
+                },
+            ),
+            (
+                "via four, leases, three ballots",
+                RedlockNodes {
+                    programs: [program(ABC, 2), program(BCD, 1)],
+                    ballots: [3, 0],
+                    alike: &[BC],
+                    ..nodes(None)
+                },
+            ),
+            (
+                "two operators, two changes",
+                RedlockNodes {
+                    last: 2,
+                    ballots: [2, 1],
+                    alike: &[AB],
+                    ..two_operators(None)
+                },
+            ),
+        ] {
+            holds(&format!("nodes, {name}"), model);
+        }
+    }
+}
+
+#[test]
+fn redlock_bears_an_emptied_node() {
+    let emptied = RedlockNodes {
+        alike: &[ABC],
+        ..emptied(None)
+    };
+    for (name, model) in [
+        (
+            "absent and back",
+            RedlockNodes {
+                last: 3,
+                ballots: [3, 0],
+                ..emptied
+            },
+        ),
+        (
+            "emptied twice",
+            RedlockNodes {
+                last: 3,
+                ballots: [3, 0],
+                empties: 2,
+                down: None,
+                ..emptied
+            },
+        ),
+        (
+            "absent and back, two operators",
+            RedlockNodes {
+                wants: [SAME, SAME],
+                ballots: [1, 1],
+                ..emptied
+            },
+        ),
+        (
+            "absent and back, tokens",
+            RedlockNodes {
+                holds: Some(3),
+                ..emptied
+            },
+        ),
+        (
+            "via four, emptied",
+            RedlockNodes {
+                empties: 1,
+                alike: &[BC],
+                ..nodes(None)
+            },
+        ),
+    ] {
+        holds(&format!("nodes, {name}"), model);
+    }
+}
+
+#[test]
+fn redlock_needs_its_rules_to_change_nodes() {
+    use redlock_nodes::Rule::*;
+    let of = |rule| nodes(Some(rule));
+    let emptied = |rule| emptied(Some(rule));
+    for (model, promise) in [
+        (of(ClosesOld), ONE_HOLDER),
+        (of(ClosesMajority), ONE_HOLDER),
+        (of(RefusesFromClosing), ONE_HOLDER),
+        (of(OperatorOpens), ONE_HOLDER),
+        (of(Waits), ONE_HOLDER),
+        (of(RefusesNewer), ONE_HOLDER),
+        (two_removals(Some(LearnsFromRecords)), ONE_HOLDER),
+        (of(RefusesOlder), ONE_HOLDER),
+        (emptied(RefusesWithoutRecord), ONE_HOLDER),
+        (of(EveryAttempt), ONE_HOLDER),
+        (
+            RedlockNodes {
+                programs: [program(ABC, 2), program(BCD, 1)],
+                alike: &[BC],
+                ..of(Renewals)
+            },
+            ONE_HOLDER,
+        ),
+        (emptied(ComparesNumbers), ONE_HOLDER),
+        (emptied(AbsentFirst), ONE_HOLDER),
+        (
+            RedlockNodes {
+                empties: 2,
+                alike: &[ABC],
+                ..emptied(SameLife)
+            },
+            ONE_HOLDER,
+        ),
+        (emptied(EmptiedIsNotZero), ONE_HOLDER),
+        (
+            RedlockNodes {
+                empties: 1,
+                ..two_operators(Some(EmptiedHasNoVote))
+            },
+            ONE_LIST,
+        ),
+        (
+            RedlockNodes {
+                unnumbered: true,
+                empties: 1,
+                ..two_operators(Some(FirstByAll))
+            },
+            ONE_LIST,
+        ),
+        (two_operators(Some(KeepsPromises)), ONE_LIST),
+        (two_operators(Some(Adopts)), ONE_LIST),
+        (two_removals(Some(KeepsPromises)), ONE_HOLDER),
+        (two_removals(Some(Adopts)), ONE_HOLDER),
+        (two_removals(Some(HasBallots)), NOBODY_STUCK),
+        (
+            RedlockNodes {
+                last: 3,
+                programs: programs(ABC, BD),
+                wants: [&[(ABC, ABCD), (ABCD, BCD), (BCD, BD)], &[]],
+                ballots: [3, 0],
+                ..of(StartsWhenOpen)
+            },
+            ONE_HOLDER,
+        ),
+        (
+            RedlockNodes {
+                holds: Some(2),
+                ..of(OpensWithToken)
+            },
+            TOKENS_RISE,
+        ),
+        (
+            RedlockNodes {
+                holds: Some(2),
+                ..emptied(OpensWithToken)
+            },
+            TOKENS_RISE,
+        ),
+        (
+            RedlockNodes {
+                holds: Some(2),
+                ..of(ResumesWithToken)
+            },
+            TOKENS_RISE,
+        ),
+        (
+            RedlockNodes {
+                last: 3,
+                wants: [&[(ABC, ABCD), (ABCD, BCD), (BCD, BCD)], &[]],
+                ballots: [3, 0],
+                holds: Some(2),
+                alike: &[BC],
+                ..of(LearnsWithToken)
+            },
+            TOKENS_RISE,
+        ),
+    ] {
+        breaks(&format!("nodes, {:?}", model.without), model, promise);
+    }
+    // Mistakes of those who change the lists, and what the guarantees exclude.
+    for (name, model) in [
+        (
+            "two nodes at once",
+            RedlockNodes {
+                last: 1,
+                programs: programs(ABC, ABD),
+                wants: [&[(ABC, ABD)], &[]],
+                ..nodes(None)
+            },
+        ),
+        (
+            "a program without a number, two lists away",
+            RedlockNodes {
+                programs: [without_number(ABC), program(BCD, 1)],
+                ..nodes(None)
+            },
+        ),
+        (
+            "a node is emptied before it has a number",
+            RedlockNodes {
+                unnumbered: true,
+                ..self::emptied(None)
+            },
+        ),
+    ] {
+        breaks(&format!("nodes, {name}"), model, ONE_HOLDER);
+    }
 }
 
 fn etcd(without: Option<etcd::Rule>) -> Etcd {
