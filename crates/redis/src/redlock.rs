@@ -32,6 +32,9 @@
 //! * **Eviction.** All nodes report their holds. The hold that has the token ends on every node
 //!   that answers, also where it has another token so far, or arrives only now: a client that
 //!   writes its token back there is told that the hold is gone.
+//! * **The list of nodes** has a number once an operator gave it one ([`change_nodes`]). Claims and
+//!   renewals carry it, and a node refuses a number that it does not serve, or has no record of. Such
+//!   an answer is no vote. Without numbers the list may not change while programs run.
 //! * A node has `timeout` to answer (250 ms), and fails at once while it is known to be away. With
 //!   a minority of dead, stopped or cut-off nodes everything therefore goes on.
 //!
@@ -69,7 +72,8 @@
 //!
 //! * **A node that loses data may break it.** A restart without persistence, an eviction, a
 //!   failover to a replica: two majorities may then share only the node that forgot, and two may
-//!   hold at once. Run the nodes with `appendfsync always` and `maxmemory-policy noeviction`, or
+//!   hold at once. If the list of nodes has a number, a node without any data has no vote; one that
+//!   lost a part of them is not recognized. Run the nodes with `appendfsync always` and `maxmemory-policy noeviction`, or
 //!   keep a node that lost its data away for the longest TTL. In that case tokens still rise if the
 //!   time between the two grants exceeds the difference of the clocks of clients and nodes by more
 //!   than a tenth of a second: tokens may run ahead of the clocks by that much, as proposals lead
@@ -95,9 +99,10 @@
 //! excludes us and is excluded. It is waited for, reported as foreign, and polled every quarter of
 //! a second. In a name `%`, `{` and `}` are percent-encoded. All other data of a name lie beside
 //! the lock, in keys that begin with `{name}:r`; all expire by themselves, and after a release none
-//! stays, after an eviction its token for two TTLs. Each node has three more keys, for all names:
+//! stays, after an eviction its token for two TTLs. Each node has four more keys, for all names:
 //! `{prefix}:rt` and `{prefix}:ro`, the greatest tokens of the last names, which go within six
-//! seconds after the last claim; and `{prefix}:rb`, the bound, which stays for two hours. While
+//! seconds after the last claim; `{prefix}:rb`, the bound, which stays for two hours; and
+//! `{prefix}:rn`, the list of nodes, which stays if it has a number. While
 //! readers hold the lock, its value is `leasehold:shared`.
 //!
 //! An ACL user needs on each node `+@scripting +@read +@write +@pubsub +@connection +time`, the
@@ -174,8 +179,9 @@ impl Redlock {
     ///
     /// # Errors
     ///
-    /// `Invalid` for fewer than three nodes, an even number, one server named twice (also under two
-    /// names, if both are there), and for a URL that is anything else; `Denied` if a node refuses
+    /// `Invalid` for fewer than three nodes or an even number, unless that list has a number, for one
+    /// server named twice (also under two names, if both are there), and for a URL that is anything
+    /// else; `OtherStore` if the list of nodes has a number, and it is another list; `Denied` if a node refuses
     /// the password; `Unsupported` if one is a node of a Redis Cluster; `Unavailable` if a majority
     /// does not answer within two timeouts. No error shows a credential, or a server's words about
     /// one.
@@ -330,7 +336,7 @@ impl Backend for Redlock {
 
 const NOTES: &str = "\
 Exclusion and rising tokens hold while the nodes keep their data and their clocks: use appendfsync always and noeviction. \
-If a node loses data, two may hold at once, and tokens rise only if all clocks agree better than the time between two \
+If a node loses data, two may hold at once (if it loses all, only where the list of nodes has no number), and tokens rise only if all clocks agree better than the time between two \
 grants. No order, so fair is refused and a waiter may be passed for ever, a writer by readers too; no semaphores, since a \
 majority does not count permits. Other Redlock clients (SET NX PX) are excluded, and seen to release within 250 ms.";
 

@@ -168,7 +168,7 @@ impl Servers for Redis {
             .filter(|node| !locked(&node.core).server.has_stepped_back());
         // Former tokens outlive their locks, and observers are known for some seconds.
         let lasts = |key: &str| {
-            ["}:f", "}:rt", "}:ro", "}:rb", "}:re", "}:o", "}:store"]
+            ["}:f", "}:rt", "}:ro", "}:rb", "}:rn", "}:re", "}:o", "}:store"]
                 .iter()
                 .any(|end| key.ends_with(end))
         };

@@ -2,7 +2,7 @@
 
 use leasehold_testbed::{Redis, RedisOptions};
 
-use crate::support::{self, Running, code, output, text, until};
+use crate::support::{self, Running, code, leasehold, output, text, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_ls_and_break() {
@@ -96,4 +96,45 @@ async fn no_credentials_are_shown() {
         said.contains("redlock://") && !said.contains("s3cret"),
         "{said}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redlock_change_numbers_grows_and_repairs_the_list() {
+    let masters = Redis::start_many(4).await.unwrap();
+    let of = |n: usize| support::on_masters(&masters[..n]).url;
+    let (three, four) = (of(3), of(4));
+    let change = |old: &str, new: &str| output(&mut leasehold(["redlock-change", old, new]));
+    let said = |output: &std::process::Output| {
+        String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+    };
+    // A list gets a number before it changes.
+    let refused = change(&three, &four);
+    assert_eq!(refused.status.code(), Some(64));
+    assert!(said(&refused).contains("no number"), "{}", said(&refused));
+    for (new, number) in [(&three, "list 1: "), (&four, "list 2: ")] {
+        let changed = change(&three, new);
+        assert_eq!(changed.status.code(), Some(0), "{}", said(&changed));
+        assert!(said(&changed).starts_with(number), "{}", said(&changed));
+    }
+    let stage = support::on_masters(&masters);
+    let job = ["--wait", "20", "--", "true"];
+    assert_eq!(
+        code(&mut stage.run("job", job)),
+        Some(0),
+        "four nodes with a number"
+    );
+    // A node that loses its data has no vote, and is brought back.
+    masters[3].command(&["FLUSHALL"]).await.unwrap();
+    let found = change(&four, &four);
+    assert_eq!(found.status.code(), Some(1), "{}", said(&found));
+    assert!(said(&found).contains("has no vote"), "{}", said(&found));
+    let json = output(&mut leasehold(["redlock-change", &four, &four, "--json"]));
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["number"], 4);
+    assert_eq!(json["without_vote"], serde_json::json!([]));
+    assert_eq!(json["nodes"].as_array().unwrap().len(), 4);
+    // Without a list, and with one that is not in use.
+    assert_eq!(code(&mut leasehold(["redlock-change"])), Some(64));
+    let elsewhere = change(&three, &three);
+    assert_eq!(elsewhere.status.code(), Some(64), "{}", said(&elsewhere));
 }

@@ -6,7 +6,7 @@
 //! that a majority of one and a majority of the other share a node. A program may go by the list before
 //! the newest one. It has to be impossible that it goes by an older one.
 //!
-//! 1. **Promise.** A majority of `old` promises to accept no proposal of a lower ballot. If one was
+//! 1. **Promise.** A majority of `old`, for the first number all of it, promises to accept no proposal of a lower ballot. If one was
 //!    accepted before, this run carries it through in place of its own (Paxos, for each number), so
 //!    that two operators never open two lists under one number.
 //! 2. **Close.** A majority of `old` accepts the proposal, and serves list *k* - 2 no longer. Each
@@ -75,8 +75,8 @@ pub struct NodesChange {
 /// # Errors
 ///
 /// `Invalid` if the lists differ in more than one node, if `new` has fewer than two, if `old` is not
-/// the newest list, or has no number and is to change; `Unavailable` if a majority of `old`, or a new
-/// node, does not answer, or a majority of `new` cannot be opened. Nothing is lost then: it is to be
+/// the newest list, or has no number and is to change; `Unavailable` if a majority of `old` (for the
+/// first number all of it), or a new node, does not answer, or a majority of `new` cannot be opened. Nothing is lost then: it is to be
 /// repeated.
 ///
 /// # Cancel safety
@@ -419,6 +419,10 @@ impl Nodes {
             let args = ["promise", &number, old, &ballot.to_string(), &id];
             let promised = self.ask_all(old.split(','), &args).await;
             let mut answers = Answers::new(old, plan.number);
+            if plan.number == 1 {
+                // A node that was emptied cannot be told from the others yet, so all have to agree.
+                answers.needed = answers.of;
+            }
             for (node, answer) in promised {
                 answers.enter(node, answer)?;
             }

@@ -151,7 +151,7 @@ async fn a_late_renewal_changes_no_later_hold() {
                 for token in [&old, "7"] {
                     let words = [
                         "EVAL", &script, "2", "x", "{}:rt", "renew", &id, "500", "x", "64",
-                        "nobody", "", "1", token, what,
+                        "nobody", "", "1", "0", token, what,
                     ];
                     assert_eq!(node.command(&words).await.unwrap().text().unwrap(), "gone");
                 }

@@ -302,9 +302,10 @@ async fn split_votes_end() {
     .await;
 }
 
-/// A node's tokens are further than all clocks, so that nodes agree however late they get a claim; and no hash of them is full.
+/// A node's tokens are further than all clocks, so that nodes agree however late they get a claim; and no hash of them is full. In each quarter of
+/// a lease two more calls note when the last lease ends.
 #[tokio::test]
-async fn an_uncontended_cycle_is_fourteen_calls_on_each_node() {
+async fn an_uncontended_cycle_is_fifteen_calls_on_each_node() {
     const CYCLES: u64 = 20;
     bounded(async {
         let nodes = Redis::start_many(3).await.unwrap();
@@ -323,7 +324,7 @@ async fn an_uncontended_cycle_is_fourteen_calls_on_each_node() {
             let is_granted = matches!(store.claim(&claim).await, Ok(Claimed::Granted(_)));
             let is_released = store.release(&claim, None).await.is_ok();
             let (scripts, inner) = calls(&nodes[0], 2).await;
-            if is_granted && is_released && scripts == 2 && inner == 14 {
+            if is_granted && is_released && scripts == 2 && matches!(inner, 15 | 17) {
                 counted += 1;
             } else {
                 others.push((scripts, inner));

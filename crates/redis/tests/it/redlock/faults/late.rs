@@ -104,7 +104,9 @@ async fn a_late_release_of_an_earlier_attempt_ends_nothing() {
         let late = [
             &["EVAL", &script, "2"],
             &keys[..],
-            &["release", &id, "2000", "x", "1", "nobody", "", &sent, "0"],
+            &[
+                "release", &id, "2000", "x", "1", "nobody", "", &sent, "0", "0",
+            ],
         ]
         .concat();
         nodes[2].command(&late).await.unwrap();

@@ -48,6 +48,7 @@ impl World {
             "nobody",
             "",
             "1",
+            "0",
         ];
         self.tell(&[&words[..], what].concat()).await
     }
