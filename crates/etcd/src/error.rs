@@ -22,6 +22,9 @@ pub(crate) struct Failure {
     known: Option<&'static Known>,
     /// The server said nothing: there was no connection, it broke, or no answer came in time.
     unheard: bool,
+    /// The member let nobody in: nothing was sent to it but the user, and another member may be of
+    /// another cluster.
+    refused_entry: bool,
 }
 
 /// An error that etcd defines (`api/v3rpc/rpctypes/error.go`), by its code and its text: the code alone says too little.
@@ -153,6 +156,17 @@ impl Failure {
             why: why.into(),
             known: None,
             unheard: false,
+            refused_entry: false,
+        }
+    }
+
+    /// The failure of a connection to one endpoint of several.
+    pub(crate) fn of_connecting(self) -> Failure {
+        let refused_entry = self.kind == Denied;
+        // An endpoint that is no member must not be used, but the others may be.
+        Failure {
+            refused_entry,
+            ..self.instead_of(Unsupported, Unavailable)
         }
     }
 
@@ -183,7 +197,7 @@ impl Failure {
 
     /// Returns whether another endpoint may do better.
     pub(crate) fn is_of_this_endpoint(&self) -> bool {
-        matches!(self.kind, Ambiguous | Unavailable | OtherStore)
+        self.refused_entry || matches!(self.kind, Ambiguous | Unavailable | OtherStore)
     }
 
     /// Returns whether the server refuses all that stores something; it still deletes.

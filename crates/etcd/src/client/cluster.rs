@@ -16,7 +16,7 @@ use etcd_client::{
     Client, Compare, DeleteResponse, Error as ClientError, GetOptions, GetResponse, PutOptions,
     SortOrder, SortTarget, Txn, TxnOp, TxnResponse,
 };
-use leasehold_core::ErrorKind::{Ambiguous, Lost, OtherStore, Unavailable, Unsupported};
+use leasehold_core::ErrorKind::{Ambiguous, Lost, OtherStore, Unavailable};
 use leasehold_core::backend::Moment;
 use leasehold_core::support::{Home, locked};
 use leasehold_core::{Error, Result};
@@ -319,10 +319,8 @@ impl Cluster {
             let time_limit = limit * (1 << locked(&self.endpoints[at].state).doublings);
             let mut number = 0;
             let attempt = async {
-                // An endpoint that is no member must not be used, but the others may be.
                 let connected = self.connection(at, time_limit).await;
-                let connection =
-                    connected.map_err(|failure| failure.instead_of(Unsupported, Unavailable))?;
+                let connection = connected.map_err(Failure::of_connecting)?;
                 number = connection.number;
                 tokio::select! {
                     biased;

@@ -7,6 +7,7 @@ use leasehold_core::backend::Backend;
 use leasehold_core::{ErrorKind, Guard, Store};
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
+use leasehold_testbed::Proxy;
 
 async fn discovering(addr: &str) -> Store {
     let etcd = Etcd::connect(&format!("etcd://{addr}/test?timeout=3000&discover=true"))
@@ -102,6 +103,45 @@ async fn a_member_of_another_cluster_that_refuses_the_user_keeps_nobody_out() {
         }
         let error = Etcd::connect(&format!("etcd://me:s3cret@{}/test", other.addr())).await;
         assert_eq!(error.unwrap_err().kind(), ErrorKind::Denied);
+    })
+    .await;
+}
+
+/// An address of a running client comes to lead to such a member: the next endpoint is used. If no endpoint lets the user in, that is
+/// the error.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_client_leaves_a_member_that_refuses_its_user() {
+    within(120, async {
+        let [right, other] = [server().await, server().await];
+        right.add_users("s3cret").await.unwrap();
+        let mut proxies = Vec::new();
+        for _ in 0..2 {
+            proxies.push(Proxy::to(right.addr()).await.unwrap());
+        }
+        let all: Vec<&str> = proxies.iter().map(Proxy::addr).collect();
+        let url = format!("etcd://me:s3cret@{}/test?timeout=3000", all.join(","));
+        let store = Store::new(Etcd::connect(&url).await.unwrap()).ttl(LONG);
+        give_back(acquired(&store, "a").await).await;
+        for proxy in &proxies {
+            proxy.lead_to(other.addr());
+            proxy.disconnect().await;
+            let guard = acquired(&store, "a").await;
+            give_back(guard).await;
+            proxy.lead_to(right.addr());
+            proxy.disconnect().await;
+        }
+        for proxy in &proxies {
+            proxy.lead_to(other.addr());
+            proxy.disconnect().await;
+        }
+        let refused = loop {
+            match store.lock("b").try_acquire().await {
+                Err(e) if e.is_retryable() => {}
+                Err(e) => break e,
+                Ok(guard) => give_back(guard).await,
+            }
+        };
+        assert_eq!(refused.kind(), ErrorKind::Denied, "{refused}");
     })
     .await;
 }
