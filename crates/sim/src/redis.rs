@@ -168,9 +168,11 @@ impl Servers for Redis {
             .filter(|node| !locked(&node.core).server.has_stepped_back());
         // Former tokens outlive their locks, and observers are known for some seconds.
         let lasts = |key: &str| {
-            ["}:f", "}:rt", "}:ro", "}:rb", "}:rn", "}:re", "}:o", "}:store"]
-                .iter()
-                .any(|end| key.ends_with(end))
+            [
+                "}:f", "}:rt", "}:ro", "}:rb", "}:rn", "}:re", "}:o", "}:store",
+            ]
+            .iter()
+            .any(|end| key.ends_with(end))
         };
         let left = |node: &Arc<Node>| {
             let keys = locked(&node.core).server.keys(wall_of(now));

@@ -90,19 +90,31 @@ pub async fn change_nodes(
     let lists = Lists::of(old, new)?;
     let nodes = Nodes::connect(old, new).await?;
     let records = nodes.records().await;
-    let plan = plan(&lists, &records)?;
-    nodes.bring_up(&plan, &records).await;
-    let proposal = nodes.propose(&lists, &plan, &records).await?;
-    let (accepted, closed) = nodes.agree(&lists.old, &plan, proposal.clone()).await?;
-    if plan.number > 1 && !closed.left.is_zero() {
+    let (number, before) = match plan(&lists, &records)? {
+        Plan::First => (1, None),
+        Plan::Next(before) => (before.number.unwrap_or_default() + 1, Some(before)),
+        Plan::Finish(open) => return nodes.open(&lists, &open, &lists.new).await,
+    };
+    if let Some(before) = &before {
+        nodes.bring_up(before, &records).await;
+    }
+    let own = nodes
+        .propose(&lists, number, before.as_ref(), &records)
+        .await?;
+    let (accepted, closed) = nodes.agree(&lists.old, number, own).await?;
+    if number > 1 && !closed.left.is_zero() {
         // Clocks that run at different rates are within a fiftieth of one another.
         let rest = closed.left + closed.left / 50 + Duration::from_millis(10);
         waits(rest);
         sleep(rest).await;
     }
-    nodes
-        .open(&lists, &plan, &accepted, &closed.bound, &proposal)
-        .await
+    let open = Record {
+        number: Some(number),
+        before: lists.old.clone(),
+        bound: closed.bound,
+        ..Record::of(accepted)
+    };
+    nodes.open(&lists, &open, &lists.new).await
 }
 
 /// The two lists, as records name them.
@@ -130,7 +142,7 @@ impl Lists {
     }
 }
 
-/// A node's record.
+/// A node's record: the newest list that is open there, and a bound of its tokens.
 #[derive(Clone, Debug, Default)]
 struct Record {
     number: Option<u64>,
@@ -139,6 +151,18 @@ struct Record {
     absent: Blanks,
     fresh: Blanks,
     bound: String,
+}
+
+impl Record {
+    /// The record of a node at which this list is open.
+    fn of(accepted: Proposal) -> Record {
+        Record {
+            nodes: accepted.nodes,
+            fresh: accepted.fresh,
+            absent: accepted.absent,
+            ..Record::default()
+        }
+    }
 }
 
 /// Nodes without a number, and the text that each of them keeps.
@@ -154,11 +178,13 @@ struct Proposal {
 }
 
 /// The change to make.
-struct Plan {
-    /// The number of the new list.
-    number: u64,
-    /// The newest list that is open, if it is the one before: it and its record.
-    open: Option<Record>,
+enum Plan {
+    /// The list gets the number 1.
+    First,
+    /// The old list is the newest one, with this record.
+    Next(Record),
+    /// The new list is open at some node, with this record: an earlier run has agreed and waited.
+    Finish(Record),
 }
 
 /// The answers of the nodes that serve the list before the old one no longer.
@@ -170,6 +196,11 @@ struct Closed {
 /// A majority of a list.
 fn majority(nodes: &str) -> usize {
     nodes.split(',').count() / 2 + 1
+}
+
+/// Returns whether this list has this node.
+fn names(list: &str, node: &str) -> bool {
+    list.split(',').any(|it| it == node)
 }
 
 fn blanks(text: &str) -> Blanks {
@@ -225,10 +256,7 @@ fn plan(lists: &Lists, records: &BTreeMap<String, Result<Record>>) -> Result<Pla
                 "the list of nodes has no number yet: give it one first, by a change from OLD to OLD",
             ));
         }
-        return Ok(Plan {
-            number: 1,
-            open: None,
-        });
+        return Ok(Plan::First);
     };
     let top = newest.number.unwrap_or_default();
     let open_at_top = records.iter().filter(|(node, record)| {
@@ -240,16 +268,10 @@ fn plan(lists: &Lists, records: &BTreeMap<String, Result<Record>>) -> Result<Pla
     let is_complete = open_at_top.count() >= majority(&newest.nodes);
     let is_asked = newest.nodes == lists.new && newest.before == lists.old && top > 0;
     if is_asked && (lists.old != lists.new || !is_complete) {
-        return Ok(Plan {
-            number: top,
-            open: None,
-        });
+        return Ok(Plan::Finish(newest));
     }
     if newest.nodes == lists.old {
-        return Ok(Plan {
-            number: top + 1,
-            open: Some(newest),
-        });
+        return Ok(Plan::Next(newest));
     }
     Err(invalid(&format!(
         "the nodes are {} (list {top}), and OLD is {}",
@@ -342,37 +364,22 @@ impl Nodes {
     }
 
     /// Opens the old list at its nodes that were away when it was opened: they can promise then.
-    async fn bring_up(&self, plan: &Plan, records: &BTreeMap<String, Result<Record>>) {
-        let Some(open) = &plan.open else {
-            return;
-        };
+    async fn bring_up(&self, old: &Record, records: &BTreeMap<String, Result<Record>>) {
         let is_behind = |node: &&str| match records.get(*node) {
-            Some(Ok(record)) => record.number.is_some_and(|number| number + 1 < plan.number),
+            Some(Ok(record)) => record.number.is_some() && record.number < old.number,
             _ => false,
         };
-        let behind: Vec<&str> = open.nodes.split(',').filter(is_behind).collect();
-        let number = (plan.number - 1).to_string();
-        let absent = pairs(&open.absent);
-        let fresh = pairs(&open.fresh);
-        let args = [
-            "open",
-            &number,
-            &open.nodes,
-            &open.before,
-            &absent,
-            &fresh,
-            "",
-            &open.bound,
-        ];
+        let behind = old.nodes.split(',').filter(is_behind);
         // A node that fails is behind still, and does not promise.
-        self.ask_all(behind, &args).await;
+        join_all(behind.map(|node| self.open_at(node, old))).await;
     }
 
     /// The list to propose. Each node without a number gets a text that goes with its data.
     async fn propose(
         &self,
         lists: &Lists,
-        plan: &Plan,
+        number: u64,
+        before: Option<&Record>,
         records: &BTreeMap<String, Result<Record>>,
     ) -> Result<Proposal> {
         let mut proposal = Proposal {
@@ -380,27 +387,28 @@ impl Nodes {
             fresh: Blanks::new(),
             absent: Blanks::new(),
         };
+        let Some(before) = before else {
+            return Ok(proposal);
+        };
         for node in lists.new.split(',') {
-            let is_new = !lists.old.split(',').any(|old| old == node);
+            let is_new = !names(&lists.old, node);
             let record = match records.get(node) {
                 Some(Ok(record)) => record,
                 Some(Err(e)) if is_new => {
-                    return Err(Error::new(
-                        e.kind(),
-                        format!("the new node has to answer: {e}"),
-                    ));
+                    let what = format!("redlock: the new node has to answer: {e}");
+                    return Err(Error::new(e.kind(), what));
                 }
                 _ => continue,
             };
-            if record.number.is_some() || plan.number == 1 {
+            if record.number.is_some() {
                 continue;
             }
             let text = ClaimId::fresh().to_string();
-            let number = plan.number.to_string();
-            let blank = self.ask(node, &["blank", &number, &text]).await?;
+            let blank = self
+                .ask(node, &["blank", &number.to_string(), &text])
+                .await?;
             let blank = blank.into_iter().next().unwrap_or_default();
-            let was_absent = plan.open.as_ref().and_then(|open| open.absent.get(node));
-            if is_new || was_absent == Some(&blank) {
+            if is_new || before.absent.get(node) == Some(&blank) {
                 proposal.fresh.insert(node.to_owned(), blank);
             } else {
                 proposal.absent.insert(node.to_owned(), blank);
@@ -410,16 +418,17 @@ impl Nodes {
     }
 
     /// Makes a majority of the old list accept one proposal, which may be that of an earlier run.
-    async fn agree(&self, old: &str, plan: &Plan, own: Proposal) -> Result<(Proposal, Closed)> {
-        let number = plan.number.to_string();
+    async fn agree(&self, old: &str, number: u64, own: Proposal) -> Result<(Proposal, Closed)> {
+        let is_first = number == 1;
+        let number = number.to_string();
         let id = ClaimId::fresh().to_string();
         let mut ballot = 1;
         for _ in 0..BALLOTS {
             let mut proposal = own.clone();
             let args = ["promise", &number, old, &ballot.to_string(), &id];
             let promised = self.ask_all(old.split(','), &args).await;
-            let mut answers = Answers::new(old, plan.number);
-            if plan.number == 1 {
+            let mut answers = Answers::new(old);
+            if is_first {
                 // A node that was emptied cannot be told from the others yet, so all have to agree.
                 answers.needed = answers.of;
             }
@@ -444,7 +453,7 @@ impl Nodes {
                 &proposal.to_string(),
             ];
             let closed = self.ask_all(old.split(','), &args).await;
-            let mut answers = Answers::new(old, plan.number);
+            let mut answers = Answers::new(old);
             for (node, answer) in closed {
                 answers.enter(node, answer)?;
             }
@@ -459,75 +468,66 @@ impl Nodes {
         Err(Error::new(ErrorKind::Unavailable, what))
     }
 
-    async fn open(
-        &self,
-        lists: &Lists,
-        plan: &Plan,
-        proposal: &Proposal,
-        bound: &str,
-        asked: &Proposal,
-    ) -> Result<NodesChange> {
-        let number = plan.number.to_string();
-        let absent = pairs(&proposal.absent);
-        let fresh = pairs(&proposal.fresh);
-        let all: BTreeSet<&str> = lists
-            .old
-            .split(',')
-            .chain(proposal.nodes.split(','))
+    /// Opens a list at every node of it and of the old one.
+    async fn open(&self, lists: &Lists, open: &Record, asked: &str) -> Result<NodesChange> {
+        let number = open.number.unwrap_or_default();
+        let all: BTreeSet<&str> = lists.old.split(',').chain(open.nodes.split(',')).collect();
+        let opening = all
+            .into_iter()
+            .map(async |node| (node, self.open_at(node, open).await));
+        let opened = join_all(opening).await.into_iter();
+        let of_the_list = opened.filter(|(node, _)| names(&open.nodes, node));
+        let (has_vote, without): (Vec<_>, Vec<_>) =
+            of_the_list.partition(|(_, opened)| opened.is_ok());
+        let without_vote: Vec<_> = without
+            .into_iter()
+            .filter_map(|(node, opened)| Some((node.to_owned(), opened.err()?.to_string())))
             .collect();
-        let opening = all.into_iter().map(async |node| {
-            if proposal.absent.contains_key(node) {
-                let what = "it has lost its data: repeat the change from this list to itself";
-                return (node, Err(Error::new(ErrorKind::OtherStore, what)));
-            }
-            let blank = proposal.fresh.get(node).map_or("", String::as_str);
-            let args = [
-                "open",
-                &number,
-                &proposal.nodes,
-                &lists.old,
-                &absent,
-                &fresh,
-                blank,
-                bound,
-            ];
-            let opened = match self.ask(node, &args).await {
-                Ok(said) if said == ["open"] => Ok(()),
-                Ok(_) => {
-                    let what = "it has no data: repeat the change from this list to itself, twice";
-                    Err(Error::new(ErrorKind::OtherStore, what))
-                }
-                Err(e) => Err(e),
-            };
-            (node, opened)
-        });
-        let mut without_vote = Vec::new();
-        let mut open = 0;
-        for (node, opened) in join_all(opening).await {
-            match opened {
-                Ok(()) if proposal.nodes.split(',').any(|it| it == node) => open += 1,
-                Ok(()) => {}
-                Err(e) => without_vote.push((node.to_owned(), e.to_string())),
-            }
-        }
-        if open < majority(&proposal.nodes) {
+        if has_vote.len() < majority(&open.nodes) {
             let each: Vec<String> = without_vote
                 .iter()
                 .map(|(node, why)| format!("{node}: {why}"))
                 .collect();
             let what = format!(
-                "redlock: list {number} is open at {open} of its nodes, which is no majority ({}): repeat the change",
+                "redlock: list {number} is open at {} of its nodes, which is no majority ({}): repeat the change",
+                has_vote.len(),
                 each.join("; ")
             );
             return Err(Error::new(ErrorKind::Unavailable, what));
         }
-        without_vote.retain(|(node, _)| proposal.nodes.split(',').any(|it| it == node));
         Ok(NodesChange {
-            number: plan.number,
-            nodes: proposal.nodes.split(',').map(str::to_owned).collect(),
-            was_another: proposal.nodes != asked.nodes,
+            number,
+            nodes: open.nodes.split(',').map(str::to_owned).collect(),
+            was_another: open.nodes != asked,
             without_vote,
         })
+    }
+
+    /// Opens a list at one node.
+    async fn open_at(&self, node: &str, open: &Record) -> Result<()> {
+        if open.absent.contains_key(node) {
+            let what = "it has lost its data: repeat the change from this list to itself";
+            return Err(Error::new(ErrorKind::OtherStore, what));
+        }
+        let number = open.number.unwrap_or_default().to_string();
+        let absent = pairs(&open.absent);
+        let fresh = pairs(&open.fresh);
+        let blank = open.fresh.get(node).map_or("", String::as_str);
+        let args = [
+            "open",
+            &number,
+            &open.nodes,
+            &open.before,
+            &absent,
+            &fresh,
+            blank,
+            &open.bound,
+        ];
+        if self.ask(node, &args).await? == ["open"] {
+            return Ok(());
+        }
+        let what = "it has no data: repeat the change from this list to itself, twice";
+        Err(Error::new(ErrorKind::OtherStore, what))
     }
 }
 
@@ -535,7 +535,6 @@ impl Nodes {
 struct Answers {
     needed: usize,
     of: usize,
-    number: u64,
     counted: usize,
     /// The greatest ballot that somebody else has.
     later: Option<u64>,
@@ -546,11 +545,10 @@ struct Answers {
 }
 
 impl Answers {
-    fn new(old: &str, number: u64) -> Answers {
+    fn new(old: &str) -> Answers {
         Answers {
             needed: majority(old),
             of: old.split(',').count(),
-            number,
             counted: 0,
             later: None,
             accepted: None,
@@ -585,20 +583,9 @@ impl Answers {
                 self.counted += 1;
                 self.close(left, bound)?;
             }
-            ["open", left, bound, number, nodes, fresh, absent] => {
-                let number: u64 = number.parse().map_err(|_| junk("a record"))?;
-                if number > self.number {
-                    let what = format!("the nodes are {nodes} by now (list {number})");
-                    return Err(invalid(&what));
-                }
-                self.counted += 1;
-                self.close(left, bound)?;
-                let decided = Proposal {
-                    nodes: nodes.to_owned(),
-                    fresh: blanks(fresh),
-                    absent: blanks(absent),
-                };
-                self.accept((u64::MAX, String::new()), decided);
+            ["open", _] => {
+                let what = "redlock: somebody else has opened the next list meanwhile: repeat it";
+                return Err(Error::new(ErrorKind::Unavailable, what));
             }
             ["later", ballot] => {
                 let ballot = ballot.parse().map_err(|_| junk("a ballot"))?;

@@ -66,12 +66,9 @@ if verb == 'open' then
 end
 
 -- promise and close are about the change from `nodes`, the list before `next_list`, for which this server needs a record of that list.
--- Answers, where it has none: `none`, `behind`, `other nodes`; or `open left bound number nodes fresh absent`, if that change is done here.
+-- Answers, where it has none: `none`, `behind`, `other nodes`; or `open number`, if that list is open here.
 local nodes, ballot, id = ARGV[3], tonumber(ARGV[4]), ARGV[5]
-if number and number >= next_list then
-  local left, bound = granted()
-  return { 'open', left, bound, number, record.nodes, record.fresh or '', record.absent or '' }
-end
+if number and number >= next_list then return { 'open', number } end
 if not number and next_list == 1 and not record.blank then
   call('HSET', LIST, 'number', 0, 'nodes', nodes)
   call('PERSIST', LIST)
