@@ -299,7 +299,11 @@ impl Fleet {
                 sleep(20).await;
                 continue;
             };
-            while !self.ends.load(Ordering::Relaxed) && self.turn(&store).await {}
+            while self.turn(&store).await {
+                if self.ends.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
         }
     }
 
