@@ -4,4 +4,6 @@
 //! configuration that it has.
 
 pub mod compare;
+#[doc(hidden)]
+pub mod measure;
 pub mod verify;

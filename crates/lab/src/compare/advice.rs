@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::compare::report::{Contended, Measured, Order};
 use crate::compare::subject::Reach;
-use crate::compare::units::{digits, ms, rate, times, us};
+use crate::measure::units::{digits, ms, rate, times, us};
 
 /// Within this factor two numbers are the same: a run on a machine that also does other things says no more.
 const SAME: f64 = 1.15;

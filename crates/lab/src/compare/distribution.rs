@@ -74,17 +74,6 @@ impl Latency {
     }
 }
 
-/// Jain's index of fairness (Jain, Chiu, Hawe 1984): 1 if all got the same, 1/n if one got all.
-pub(crate) fn jain(got: &[usize]) -> f64 {
-    let sum: f64 = got.iter().map(|&n| n as f64).sum();
-    let squares: f64 = got.iter().map(|&n| (n as f64).powi(2)).sum();
-    if squares == 0.0 {
-        1.0
-    } else {
-        sum * sum / (got.len() as f64 * squares)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,12 +103,5 @@ mod tests {
             let place = bin.from_us.log10() * BINS_PER_DECADE;
             assert!((place - place.round()).abs() < 1e-9, "{bin:?}");
         }
-    }
-
-    #[test]
-    fn jain_knows_equals_and_hogs() {
-        assert_eq!(jain(&[5, 5, 5, 5]), 1.0);
-        assert_eq!(jain(&[9, 0, 0, 0]), 0.25);
-        assert_eq!(jain(&[0, 0]), 1.0);
     }
 }

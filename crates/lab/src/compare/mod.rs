@@ -26,7 +26,6 @@ mod run;
 mod settings;
 mod subject;
 mod table;
-mod units;
 mod workloads;
 
 pub use advice::Advice;

@@ -1,6 +1,7 @@
 //! The run: every workload on every store, one store after the other, with progress for a bar.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::time::{Duration, SystemTime};
 
 use leasehold::{Error, ErrorKind, Result, Store};
@@ -234,7 +235,7 @@ impl Steps<'_, '_> {
         &mut self,
         workload: String,
         expected: Duration,
-        work: impl Future<Output = Result<T>>,
+        work: impl Future<Output = std::result::Result<T, impl Display>>,
     ) -> Option<T> {
         self.bar.show(self.label, &workload);
         let limit = expected * 2 + Duration::from_secs(40);

@@ -7,7 +7,7 @@ use leasehold::{Fairness, Fencing};
 
 use crate::compare::report::{Contended, Measured, Order, Renewal, Report, sizes};
 use crate::compare::subject::Reach;
-use crate::compare::units::{digits, millis, ms, rate, times, us};
+use crate::measure::units::{digits, millis, ms, rate, times, us};
 
 /// One row.
 #[derive(Debug)]

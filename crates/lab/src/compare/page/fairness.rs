@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::axis::{Log, WIDTH, grid, short};
 use super::marks::{COLOURS, classes};
 use crate::compare::report::{Contended, Measured, Order, sizes};
-use crate::compare::units::us;
+use crate::measure::units::us;
 
 const LEFT: f64 = 112.0;
 const RIGHT: f64 = WIDTH - 88.0;

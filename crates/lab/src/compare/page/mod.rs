@@ -15,7 +15,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use crate::compare::advice::list;
 use crate::compare::report::{Measured, Report, sizes};
 use crate::compare::table;
-use crate::compare::units::{ms, us};
+use crate::measure::units::{ms, us};
 use marks::COLOURS;
 
 const STYLE: &str = include_str!("style.css");

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::axis::{WIDTH, grid, short};
 use super::marks::COLOURS;
 use crate::compare::report::Measured;
-use crate::compare::units::ms;
+use crate::measure::units::ms;
 
 const LEFT: f64 = 1.0;
 const RIGHT: f64 = WIDTH - 4.0;

@@ -6,7 +6,7 @@ use super::axis::{Log, WIDTH, grid, short};
 use super::marks::{COLOURS, classes};
 use crate::compare::distribution::{BINS_PER_DECADE, Latency};
 use crate::compare::report::{Measured, Order};
-use crate::compare::units::us;
+use crate::measure::units::us;
 
 const ROW: f64 = 62.0;
 const HILL: f64 = 34.0;

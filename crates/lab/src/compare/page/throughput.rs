@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::axis::{Log, WIDTH, apart, short};
 use super::marks::{COLOURS, classes};
 use crate::compare::report::{Measured, Order};
-use crate::compare::units::rate;
+use crate::measure::units::rate;
 
 const LEFT: f64 = 40.0;
 const TOP: f64 = 14.0;

@@ -1,38 +1,24 @@
-//! Waiters that hold one lock in turn: throughput, hand-over, fairness, and whether two were ever inside at once.
+//! Waiters that hold one lock in turn.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use leasehold::backend::Moment;
-use leasehold::{ErrorKind, Lock, Result, Store};
-use tokio::sync::Barrier;
-use tokio::task::JoinSet;
+use leasehold::{Guard, Lock, Store};
 
-use super::common::{all, distribution, options, round_trip_us};
-use crate::compare::distribution::{Latency, jain};
+use super::common::{distribution, options, round_trip_us};
+use crate::compare::distribution::Latency;
 use crate::compare::report::{Contended, Order};
+use crate::measure::{Result, Seen, Subject, jain, turns};
 
-/// The longest wait; a waiter that reaches it is counted as having waited so long.
-const TIMEOUT: Duration = Duration::from_secs(10);
+impl Subject for Lock {
+    type Held = Guard;
 
-/// The state that all waiters use. Only the lock protects it.
-#[derive(Debug, Default)]
-struct Section {
-    inside: AtomicBool,
-    overlaps: AtomicUsize,
-    switches: AtomicUsize,
-    /// The waiter that was inside last, counted from 1.
-    last: AtomicUsize,
-    /// When the last release began, in nanoseconds; zero before the first.
-    released: AtomicU64,
-}
+    async fn acquire(&self, _its_own: &str) -> Result<Guard> {
+        Ok(Lock::acquire(self).await?)
+    }
 
-#[derive(Default)]
-struct Seen {
-    waits: Vec<Duration>,
-    hand_overs: Vec<Duration>,
-    turns: usize,
+    async fn release(&self, guard: Guard) -> Result<()> {
+        Ok(guard.release().await?)
+    }
 }
 
 pub(crate) async fn contended(
@@ -41,91 +27,38 @@ pub(crate) async fn contended(
     waiters: usize,
     window: Duration,
 ) -> Result<Contended> {
-    let clients = &clients[..clients.len().min(waiters).max(1)];
     let name = format!("contended {} {waiters}", order.word());
-    let lock = |i: usize| clients[i % clients.len()].lock(&name).with(&options(order));
-    for i in 0..clients.len() {
-        lock(i).acquire().await?.release().await?;
+    let clients = &clients[..clients.len().min(waiters).max(1)];
+    let locks: Vec<Lock> = clients
+        .iter()
+        .map(|client| client.lock(&name).with(&options(order)))
+        .collect();
+    for lock in &locks {
+        lock.cycle(&name).await?;
     }
     let round_trip = round_trip_us(&clients[0]).await?;
-    let section = Arc::new(Section::default());
-    let start = Arc::new(Barrier::new(waiters));
-    let begin = Moment::now();
-    let mut tasks = JoinSet::new();
-    for me in 1..=waiters {
-        let section = section.clone();
-        let start = start.clone();
-        let lock = lock(me);
-        tasks.spawn(async move {
-            start.wait().await;
-            section.compete(me, &lock, window).await
-        });
-    }
-    let mut waits = Vec::new();
-    let mut hand_overs = Vec::new();
-    let mut turns = Vec::new();
-    for seen in all(tasks).await? {
-        waits.extend(seen.waits);
-        hand_overs.extend(seen.hand_overs);
-        turns.push(seen.turns);
-    }
+    let seen = turns(&locks, &name, waiters, Duration::ZERO, window).await?;
     // Those that waited at the end of the window were still served, in order: so all turns count, and all of the time.
-    let elapsed = Moment::now().since(begin);
-    let total: usize = turns.iter().sum();
-    let share = elapsed.as_secs_f64() / total.max(1) as f64 * waiters as f64;
-    let hand_over = Latency::of(hand_overs);
-    let wait = distribution(waits)?;
+    let elapsed = seen.elapsed.as_secs_f64();
+    let total: usize = seen.each.iter().map(|task| task.turns).sum();
+    let share = elapsed / total.max(1) as f64 * waiters as f64;
+    let times = |of: fn(&Seen) -> &[Duration]| seen.each.iter().flat_map(of).copied();
+    let hand_over = Latency::of(times(|task| &task.hand_overs));
+    let wait = distribution(times(|task| &task.waits))?;
     Ok(Contended {
         order,
         waiters,
         clients: clients.len(),
-        per_second: total as f64 / elapsed.as_secs_f64(),
-        switches: section.switches.load(Ordering::Relaxed) as f64 / total.max(1) as f64,
+        per_second: total as f64 / elapsed,
+        switches: seen.switches as f64 / total.max(1) as f64,
         round_trips: hand_over
             .as_ref()
             .map(|latency| latency.p50_us / round_trip),
-        jain: jain(&turns),
+        jain: jain(seen.each.iter().map(|task| task.turns as f64)),
         everybody_once_us: share * 1e6,
         longest_wait_shares: wait.max_us / 1e6 / share,
         hand_over,
         wait,
-        overlaps: section.overlaps.load(Ordering::Relaxed),
+        overlaps: seen.overlaps,
     })
-}
-
-impl Section {
-    async fn compete(&self, me: usize, lock: &Lock, window: Duration) -> Result<Seen> {
-        let mut seen = Seen::default();
-        let begin = Moment::now();
-        while Moment::now().since(begin) < window {
-            let asked = Moment::now();
-            let guard = match lock.acquire_timeout(TIMEOUT).await {
-                Ok(guard) => guard,
-                Err(e) if e.kind() == ErrorKind::TimedOut => {
-                    seen.waits.push(TIMEOUT);
-                    continue;
-                }
-                Err(e) => return Err(e),
-            };
-            let held = Moment::now();
-            if self.inside.swap(true, Ordering::SeqCst) {
-                self.overlaps.fetch_add(1, Ordering::SeqCst);
-            }
-            if self.last.swap(me, Ordering::SeqCst) != me {
-                self.switches.fetch_add(1, Ordering::SeqCst);
-            }
-            let released = Moment::from_nanos(self.released.load(Ordering::SeqCst));
-            // A hand-over to a client that was waiting when the release began.
-            if released > asked {
-                seen.hand_overs.push(held.since(released));
-            }
-            seen.waits.push(held.since(asked));
-            seen.turns += 1;
-            self.inside.store(false, Ordering::SeqCst);
-            self.released
-                .store(Moment::now().as_nanos(), Ordering::SeqCst);
-            guard.release().await?;
-        }
-        Ok(seen)
-    }
 }

@@ -10,7 +10,7 @@ use super::common::all;
 use crate::compare::holder::Holder;
 use crate::compare::report::Recovery;
 use crate::compare::subject::Subject;
-use crate::compare::units::millis;
+use crate::measure::units::millis;
 
 /// The time beyond the lease and the store's own delay after which this workload gives up.
 const TIMEOUT: Duration = Duration::from_secs(15);

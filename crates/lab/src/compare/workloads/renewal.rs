@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use leasehold::backend::Moment;
 use leasehold::{ErrorKind, Guard, Result, Store};
-use rustix::time::{ClockId, clock_gettime};
 use tokio::task::JoinSet;
 
 use super::common::all;
@@ -13,7 +12,8 @@ use super::counting::{Batches, Counting};
 use crate::compare::distribution::Latency;
 use crate::compare::report::Renewal;
 use crate::compare::subject::Subject;
-use crate::compare::units::millis;
+use crate::measure::processor_time;
+use crate::measure::units::millis;
 
 /// The number of requests under way while locks are acquired and released.
 const AT_ONCE: usize = 32;
@@ -114,13 +114,4 @@ pub(crate) async fn renewal(
 
 fn take_all(batches: &Mutex<Vec<(Duration, usize)>>) -> Vec<(Duration, usize)> {
     std::mem::take(&mut *batches.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
-/// The processor time of this process.
-fn processor_time() -> Duration {
-    let t = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(
-        t.tv_sec.unsigned_abs(),
-        u32::try_from(t.tv_nsec).unwrap_or_default(),
-    )
 }

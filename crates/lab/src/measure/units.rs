@@ -3,32 +3,36 @@
 use std::time::Duration;
 
 /// A duration given in microseconds.
-pub(crate) fn us(us: f64) -> String {
+pub fn us(us: f64) -> String {
     if us == 0.0 {
         // Less than what it was measured with can see.
         return "0".to_owned();
     }
-    let (value, unit) = match us {
-        _ if us < 1.0 => (us * 1000.0, "ns"),
-        _ if us < 1000.0 => (us, "µs"),
-        _ if us < 1e6 => (us / 1e3, "ms"),
-        _ => (us / 1e6, "s"),
-    };
-    format!("{} {unit}", digits(value))
+    scaled(us * 1e3, &["ns", "µs", "ms", "s"])
+}
+
+/// A value in the largest of these units of which it has one; each is a thousand of the one before.
+pub fn scaled(mut value: f64, units: &[&str]) -> String {
+    let mut unit = 0;
+    while value.abs() >= 1000.0 && unit + 1 < units.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    format!("{} {}", digits(value), units[unit])
 }
 
 /// A duration given in milliseconds.
-pub(crate) fn ms(ms: u64) -> String {
+pub fn ms(ms: u64) -> String {
     us(ms as f64 * 1e3)
 }
 
 /// The milliseconds of a duration.
-pub(crate) fn millis(d: Duration) -> u64 {
+pub fn millis(d: Duration) -> u64 {
     u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A rate per second, as text.
-pub(crate) fn rate(per_second: f64) -> String {
+pub fn rate(per_second: f64) -> String {
     match per_second {
         _ if per_second >= 1e6 => format!("{} M", digits(per_second / 1e6)),
         _ if per_second >= 1e4 => format!("{} k", digits(per_second / 1e3)),
@@ -37,7 +41,7 @@ pub(crate) fn rate(per_second: f64) -> String {
 }
 
 /// A factor.
-pub(crate) fn times(factor: f64) -> String {
+pub fn times(factor: f64) -> String {
     if factor.is_finite() {
         format!("{} ×", digits(factor))
     } else {
@@ -46,7 +50,7 @@ pub(crate) fn times(factor: f64) -> String {
 }
 
 /// Two or three digits that matter.
-pub(crate) fn digits(value: f64) -> String {
+pub fn digits(value: f64) -> String {
     match value.abs() {
         v if v >= 99.5 => format!("{value:.0}"),
         v if v >= 9.95 => format!("{value:.1}").trim_end_matches(".0").to_owned(),
