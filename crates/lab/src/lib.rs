@@ -6,4 +6,6 @@
 pub mod compare;
 #[doc(hidden)]
 pub mod measure;
+#[doc(hidden)]
+pub mod plot;
 pub mod verify;

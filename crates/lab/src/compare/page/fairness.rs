@@ -2,10 +2,11 @@
 
 use maud::{Markup, html};
 
-use super::axis::{Log, WIDTH, grid, short};
-use super::marks::{COLOURS, classes};
+use super::marks::classes;
 use crate::compare::report::{Contended, Measured, Order, sizes};
 use crate::measure::units::us;
+use crate::plot::COLOURS;
+use crate::plot::axis::{Log, WIDTH, grid, short};
 
 const LEFT: f64 = 112.0;
 const RIGHT: f64 = WIDTH - 88.0;

@@ -1,6 +1,5 @@
 //! One HTML page that needs nothing else: what the numbers say, the plots, all numbers, and how they were got.
 
-mod axis;
 mod fairness;
 mod marks;
 mod recovery;
@@ -16,7 +15,7 @@ use crate::compare::advice::list;
 use crate::compare::report::{Measured, Report, sizes};
 use crate::compare::table;
 use crate::measure::units::{ms, us};
-use marks::COLOURS;
+use crate::plot::{self, COLOURS};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -35,7 +34,7 @@ impl Report {
                     meta name="viewport" content="width=device-width, initial-scale=1";
                     meta name="color-scheme" content="light dark";
                     title { (title) }
-                    style { (PreEscaped(STYLE)) }
+                    style { (PreEscaped(plot::STYLE)) (PreEscaped(STYLE)) }
                 }
                 body { main {
                     header {

@@ -2,8 +2,9 @@
 
 use maud::{Markup, html};
 
-use super::axis::{WIDTH, grid, short};
-use super::marks::COLOURS;
+use crate::plot::COLOURS;
+use crate::plot::axis::{WIDTH, grid, short};
+
 use crate::compare::report::Measured;
 use crate::measure::units::ms;
 

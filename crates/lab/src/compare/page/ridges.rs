@@ -2,11 +2,12 @@
 
 use maud::{Markup, html};
 
-use super::axis::{Log, WIDTH, grid, short};
-use super::marks::{COLOURS, classes};
+use super::marks::classes;
 use crate::compare::distribution::{BINS_PER_DECADE, Latency};
 use crate::compare::report::{Measured, Order};
 use crate::measure::units::us;
+use crate::plot::COLOURS;
+use crate::plot::axis::{Log, WIDTH, grid, short};
 
 const ROW: f64 = 62.0;
 const HILL: f64 = 34.0;
