@@ -24,7 +24,6 @@ mod servers;
 mod spread;
 mod subject;
 mod subjects;
-mod svg;
 mod work;
 mod worker;
 

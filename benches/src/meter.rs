@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::backend::Moment;
+use leasehold_lab::measure::processor_time;
 use serde::{Deserialize, Serialize};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Stats};
 use tokio::runtime::Handle;
@@ -61,7 +62,7 @@ impl Reading {
                 .map(|worker| runtime.worker_park_count(worker))
                 .sum(),
             server: cpu,
-            client: processes::own_cpu(),
+            client: processor_time(),
             heap: INSTRUMENTED_SYSTEM.stats(),
             at: Moment::now(),
         })

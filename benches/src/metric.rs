@@ -1,6 +1,9 @@
 //! What is measured of an operation, and how it is written.
 
+use leasehold_lab::measure::units::scaled;
 use serde::{Deserialize, Serialize};
+
+pub use leasehold_lab::measure::units::digits;
 
 /// What a figure says; of most, for each operation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -108,23 +111,5 @@ impl Metric {
             }
             _ => scaled(value, &["ns", "µs", "ms", "s"]),
         }
-    }
-}
-
-fn scaled(mut value: f64, units: &[&str]) -> String {
-    let mut unit = 0;
-    while value.abs() >= 1000.0 && unit + 1 < units.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    format!("{} {}", digits(value), units[unit])
-}
-
-/// Three digits, as far as they matter.
-pub fn digits(value: f64) -> String {
-    match value.abs() {
-        v if v >= 99.5 => format!("{value:.0}"),
-        v if v >= 9.95 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
     }
 }

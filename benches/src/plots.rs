@@ -1,11 +1,15 @@
 //! Pictures of a run: how rows grow with the crowd, and how far the aims are.
 
+use leasehold_lab::plot::axis::{Log, WIDTH, short};
+use leasehold_lab::plot::curves::{self, Curve, ENDS, HEIGHT};
+use leasehold_lab::plot::{COLOURS, picture};
+use maud::html;
+
 use crate::compare::Run;
 use crate::goals::GOALS;
 use crate::metric::{Metric, digits};
 use crate::report::{Report, Table};
 use crate::servers::Store;
-use crate::svg::{Anchor, BLACK, GREY, LIGHT, Log, Svg};
 
 /// The curves that are drawn: of which row, of what, and what is counted on the other axis.
 const CURVES: [(&str, Metric, &str, &str); 9] = [
@@ -53,18 +57,6 @@ const CURVES: [(&str, Metric, &str, &str); 9] = [
 /// So many points make a curve.
 const POINTS: usize = 3;
 
-fn colour(store: Store) -> &'static str {
-    match store {
-        Store::Memory => "#111827",
-        Store::Sqlite => "#0072b2",
-        Store::Redis => "#d55e00",
-        Store::Redlock => "#cc79a7",
-        Store::Etcd => "#009e73",
-        Store::ZooKeeper => "#b8860b",
-        Store::Postgres => "#56b4e9",
-    }
-}
-
 /// Each with its name.
 pub fn curves(report: &Report) -> Vec<(String, String)> {
     let plots = CURVES.iter().filter_map(|(row, metric, x, y)| {
@@ -76,92 +68,46 @@ pub fn curves(report: &Report) -> Vec<(String, String)> {
 
 /// One line for each store.
 fn curve(report: &Report, row: &str, metric: Metric, titles: (&str, &str)) -> Option<String> {
-    let points = |table: &Table| -> Vec<(f64, f64)> {
+    let points = |table: &Table| -> Vec<(usize, f64)> {
         let sized = table
             .contenders
             .iter()
             .filter_map(|it| it.size.zip(it.figures.get(&metric)));
-        sized
-            .map(|(size, spread)| (size as f64, spread.median))
-            .collect()
+        sized.map(|(size, spread)| (size, spread.median)).collect()
     };
     let tables = report.tables.iter().filter(|table| table.row == row);
-    let lines: Vec<(Store, Vec<(f64, f64)>)> =
-        tables.map(|table| (table.store, points(table))).collect();
-    let lines: Vec<_> = lines
-        .into_iter()
-        .filter(|(_, points)| points.len() >= POINTS)
+    let of_store = |table: &Table| Curve {
+        label: table.store.to_string(),
+        class: class(Store::SINGLE.iter().position(|store| *store == table.store)),
+        points: points(table),
+    };
+    let curves: Vec<Curve> = tables
+        .map(of_store)
+        .filter(|curve| curve.points.len() >= POINTS)
         .collect();
-    let all = || lines.iter().flat_map(|(_, points)| points.iter().copied());
-
-    let (left, right, top, bottom) = (80.0, 500.0, 50.0, 280.0);
-    let (x, y) = (
-        Log::of(all().map(|at| at.0), left, right)?,
-        Log::of(all().map(|at| at.1), bottom, top)?,
+    let values = curves
+        .iter()
+        .flat_map(|curve| &curve.points)
+        .map(|point| point.1);
+    let axis = Log::around(values, ENDS[0], ENDS[1])?;
+    let plot = curves::plot(
+        &curves,
+        (&axis, &axis.steps()),
+        &|value| metric.shown(value),
+        (titles.0, |size| size.to_string()),
     );
-    let mut svg = Svg::new(620.0, 330.0);
-    svg.text(
-        left,
-        24.0,
-        Anchor::Start,
-        BLACK,
+    Some(picture(
         &format!("{row}: {} by {}", titles.1, titles.0),
-    );
-    for step in y.steps() {
-        svg.line((left, y.place(step)), (right, y.place(step)), LIGHT, 1.0);
-        svg.text(
-            left - 8.0,
-            y.place(step) + 4.0,
-            Anchor::End,
-            GREY,
-            &metric.shown(step),
-        );
-    }
-    let mut sizes: Vec<usize> = all().map(|at| at.0 as usize).collect();
-    sizes.sort_unstable();
-    sizes.dedup();
-    for size in sizes {
-        let at = x.place(size as f64);
-        svg.line((at, bottom), (at, bottom + 5.0), GREY, 1.0);
-        svg.text(at, bottom + 20.0, Anchor::Middle, GREY, &size.to_string());
-    }
-    svg.line((left, bottom), (right, bottom), GREY, 1.0);
-    svg.text(
-        (left + right) / 2.0,
-        bottom + 40.0,
-        Anchor::Middle,
-        GREY,
-        titles.0,
-    );
-    // Names beside the ends of the lines, each with room.
-    let mut ends: Vec<(f64, Store)> = Vec::new();
-    for (store, points) in &lines {
-        let places: Vec<_> = points
-            .iter()
-            .map(|at| (x.place(at.0), y.place(at.1)))
-            .collect();
-        svg.polyline(&places, colour(*store), 2.0);
-        places
-            .iter()
-            .for_each(|at| svg.dot(*at, 3.0, colour(*store), true));
-        ends.push((places.last()?.1, *store));
-    }
-    ends.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let mut above = f64::NEG_INFINITY;
-    for (end, store) in ends {
-        above = end.max(above + 15.0);
-        svg.text(
-            right + 10.0,
-            above + 4.0,
-            Anchor::Start,
-            colour(store),
-            &store.to_string(),
-        );
-    }
-    Some(svg.finished())
+        WIDTH,
+        HEIGHT,
+        &plot,
+    ))
 }
 
-const COLOURS: [&str; 4] = ["#9ca3af", "#d55e00", "#0072b2", "#009e73"];
+/// A colour, and a line without gaps.
+fn class(colour: Option<usize>) -> String {
+    format!("c{} fair", colour.unwrap_or_default() % COLOURS)
+}
 
 /// A line for each aim: how far each run is from it. What is left of 1 is reached.
 pub fn goals(runs: &[Run]) -> String {
@@ -177,58 +123,43 @@ pub fn goals(runs: &[Run]) -> String {
     let shown: Vec<usize> = (0..GOALS.len())
         .filter(|at| runs.iter().any(|(_, far)| far[*at].is_some()))
         .collect();
-    let (left, right, top, row) = (330.0, 860.0, 60.0, 20.0);
+    let (left, right, top, row) = (330.0, 860.0, 30.0, 20.0);
     let bottom = top + row * shown.len() as f64;
     let values = runs
         .iter()
-        .flat_map(|(_, far)| far.iter().flatten().flatten().copied())
-        .filter(|it| it.is_finite());
-    let Some(x) = Log::of(values.chain([1.0]), left, right) else {
-        return Svg::new(1.0, 1.0).finished();
-    };
-    let mut svg = Svg::new(890.0, bottom + 40.0);
-    svg.text(
-        20.0,
-        24.0,
-        Anchor::Start,
-        BLACK,
-        "Distance from the goal (1: reached; further left is better)",
-    );
-    for step in x.steps() {
-        svg.line(
-            (x.place(step), top - 10.0),
-            (x.place(step), bottom),
-            LIGHT,
-            1.0,
-        );
-        svg.text(
-            x.place(step),
-            bottom + 16.0,
-            Anchor::Middle,
-            GREY,
-            &format!("{} ×", digits(step)),
-        );
-    }
-    svg.line(
-        (x.place(1.0), top - 10.0),
-        (x.place(1.0), bottom),
-        BLACK,
-        1.5,
-    );
-    for (run, (name, far)) in runs.iter().enumerate() {
-        let (colour, key) = (COLOURS[run % COLOURS.len()], left + 110.0 * run as f64);
-        svg.dot((key, 40.0), 4.0, colour, run > 0);
-        svg.text(key + 9.0, 44.0, Anchor::Start, colour, name);
-        for (line, at) in shown.iter().enumerate() {
-            let y = top + row * line as f64 + row / 2.0;
-            if run == 0 {
-                svg.text(left - 12.0, y + 4.0, Anchor::End, BLACK, GOALS[*at].title);
-            }
-            if let Some([median, least, most]) = far[*at] {
-                svg.line((x.place(least), y), (x.place(most), y), colour, 1.0);
-                svg.dot((x.place(median), y), 4.0, colour, run > 0);
+        .flat_map(|(_, far)| far.iter().flatten().flatten().copied());
+    // The aim itself is among them.
+    let x = Log::around(values.chain([1.0]), left, right)
+        .unwrap_or(Log::between(0.5, 2.0, left, right));
+    let line = |at: usize| top + row * (at as f64 + 0.5);
+    let plot = html! {
+        @for step in x.steps() {
+            @let at = short(x.at(step));
+            line.grid x1=(at) x2=(at) y1=(top - 10.0) y2=(bottom) {}
+            text.tick x=(at) y=(bottom + 16.0) text-anchor="middle" { (digits(step)) " ×" }
+        }
+        line.aim x1=(short(x.at(1.0))) x2=(short(x.at(1.0))) y1=(top - 10.0) y2=(bottom) {}
+        @for (i, at) in shown.iter().enumerate() {
+            text x=(left - 12.0) y=(line(i) + 4.0) text-anchor="end" { (GOALS[*at].title) }
+        }
+        @for (run, (name, far)) in runs.iter().enumerate() {
+            // The first is what the others are compared with.
+            @let class = format!("c{} {}", run % COLOURS, if run > 0 { "fair" } else { "fast" });
+            @let key = left + 110.0 * run as f64;
+            circle class={"dot " (class)} cx=(key) cy="10" r="4" {}
+            text class={"end " (class)} x=(key + 9.0) y="14" { (name) }
+            @for (i, at) in shown.iter().enumerate() {
+                @if let Some([median, least, most]) = far[*at].map(|all| all.map(|value| short(x.at(value)))) {
+                    line class={"span " (class)} x1=(least) x2=(most) y1=(line(i)) y2=(line(i)) {}
+                    circle class={"dot " (class)} cx=(median) cy=(line(i)) r="4" {}
+                }
             }
         }
-    }
-    svg.finished()
+    };
+    picture(
+        "Distance from the goal (1: reached; further left is better)",
+        right + 30.0,
+        bottom + 20.0,
+        &plot,
+    )
 }

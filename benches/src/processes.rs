@@ -3,18 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
-
 use crate::subject::Result;
-
-/// What this process has used of its processors.
-pub fn own_cpu() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(
-        time.tv_sec.unsigned_abs(),
-        u32::try_from(time.tv_nsec).unwrap_or_default(),
-    )
-}
 
 /// What another has used, summed over its threads: `stat` would count in hundredths of a second, too coarse for a round.
 pub fn cpu(pid: u32) -> Result<Duration> {

@@ -49,12 +49,3 @@ pub fn median(sorted: &[f64]) -> f64 {
     let (a, b) = (sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
     (a + b) / 2.0
 }
-
-/// Jain's index: 1 if all got the same, 1/n if one got all.
-pub fn jain(shares: impl Iterator<Item = f64> + Clone) -> f64 {
-    let (sum, squares): (f64, f64) = (
-        shares.clone().sum(),
-        shares.clone().map(|share| share.powi(2)).sum(),
-    );
-    sum.powi(2) / (shares.count() as f64 * squares)
-}

@@ -79,7 +79,7 @@ pub(crate) fn features() -> Outcome {
         "-p",
         "leasehold-cli",
         "-p",
-        "leasehold-verify",
+        "leasehold-lab",
     ];
     let hack = [
         "hack",

@@ -96,7 +96,7 @@ pub(crate) const BUSY: &[(&str, &str)] = &[
 /// Test targets that measure processor time, or fill the machine: nothing else runs beside them.
 pub(crate) const ALONE: &[(&str, &str)] = &[
     ("leasehold-sqlite", "measures"),
-    ("leasehold-compare", "stores"),
+    ("leasehold-lab", "stores"),
 ];
 
 /// Packages whose suites find by chance what breaks a promise, or need no server that could be late.
@@ -133,7 +133,7 @@ pub(crate) const SLICES: &[(&str, &str, &[&str])] = &[
     ("leasehold-zookeeper", "conformance_ensemble", SLICE),
     ("leasehold-sim", "simulated_suite", SLICE),
     (
-        "leasehold-verify",
+        "leasehold-lab",
         "servers",
         &[
             "--skip=a_safe_redis",
@@ -166,6 +166,6 @@ const SLICE: &[&str] = &[
 
 /// Words for the test binary itself. The command's tests mostly wait for leases to end.
 pub(crate) const WORDS: &[(&str, &str, &[&str])] = &[
-    ("leasehold-verify", "servers", &["--test-threads=2"]),
+    ("leasehold-lab", "servers", &["--test-threads=2"]),
     ("leasehold-cli", "command", &["--test-threads=4"]),
 ];

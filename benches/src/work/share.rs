@@ -1,11 +1,11 @@
 //! Several processes that want one lock.
 
 use futures_util::future::try_join_all;
+use leasehold_lab::measure::jain;
 
 use crate::driver::Driver;
 use crate::meter::{Done, Meter, Sample};
 use crate::metric::Metric;
-use crate::spread::jain;
 use crate::subject::Result;
 
 /// All are asked the same at once.

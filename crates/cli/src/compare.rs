@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use leasehold_compare::{Settings, Subject, compare, hold_until_killed};
+use leasehold_lab::compare::{Settings, Subject, compare, hold_until_killed};
 use tempfile::NamedTempFile;
 
 use crate::exit::{self, Exit, FAILED, UNAVAILABLE, say};

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use leasehold_verify::{Verification, verify};
+use leasehold_lab::verify::{Progress, Verification, verify};
 
 use crate::exit::{self, Exit, say};
 use crate::output;
@@ -42,7 +42,7 @@ pub(crate) async fn main(args: Verify, signals: Inherited) -> io::Result<Exit> {
         let shown = StoreUrl::new(url).to_string();
         let bar = StatusLine::bar();
         bar.show(0.0, &shown);
-        let progress = |p: leasehold_verify::Progress<'_>| {
+        let progress = |p: Progress<'_>| {
             bar.show(p.done as f64 / p.of as f64, &format!("{shown}: {}", p.case));
         };
         let mut stopped = Ok(0);
