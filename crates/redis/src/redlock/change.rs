@@ -6,17 +6,18 @@
 //! that a majority of one and a majority of the other share a node. A program may go by the list before
 //! the newest one. It has to be impossible that it goes by an older one.
 //!
-//! 1. **Promise.** A majority of `old`, for the first number all of it, promises to accept no proposal of a lower ballot. If one was
-//!    accepted before, this run carries it through in place of its own (Paxos, for each number), so
-//!    that two operators never open two lists under one number.
+//! 1. **Promise.** A majority of `old`, for the first number all of it, promises to accept no proposal
+//!    of a lower ballot. If one was accepted before, this run carries it through in place of its own
+//!    (Paxos, for each number), so that two operators never open two lists under one number.
 //! 2. **Close.** A majority of `old` accepts the proposal, and serves list *k* - 2 no longer. Each
 //!    node answers when the last lease ends that it granted to that list, and a bound of its tokens.
 //! 3. **Wait** for the last of those ends: no client holds by list *k* - 2 any more.
 //! 4. **Open.** Every node of both lists serves list *k*, and *k* - 1. Its tokens begin above the
 //!    bound. The change is done when a majority of `new` is open.
 //!
-//! A run that dies is repeated from the beginning. A node that was away is left behind: it serves no
-//! current number, and is brought up by the next change.
+//! A run that dies is repeated from the beginning; a list that is open at some node needs the last step
+//! only. A node that was away is left behind: it serves no current number, and is brought up by the
+//! next change. It never learns a list without the bound of a node that has it.
 //!
 //! A node without data has no record, so it serves no list that has a number, promises nothing, and is
 //! not opened by the change that finds it: its votes may be parts of holds that go on elsewhere. It is
@@ -70,14 +71,14 @@ pub struct NodesChange {
 /// Other tools on the same locks know nothing of it. They have to go by `old` or `new`, and by the
 /// newer list before the next change.
 ///
-/// It can be repeated, and does nothing if all is done.
+/// It can be repeated: between two different lists it completes what is left to do.
 ///
 /// # Errors
 ///
 /// `Invalid` if the lists differ in more than one node, if `new` has fewer than two, if `old` is not
 /// the newest list, or has no number and is to change; `Unavailable` if a majority of `old` (for the
-/// first number all of it), or a new node, does not answer, or a majority of `new` cannot be opened. Nothing is lost then: it is to be
-/// repeated.
+/// first number all of it), or a new node, does not answer, or a majority of `new` cannot be opened.
+/// Nothing is lost then: it is to be repeated.
 ///
 /// # Cancel safety
 ///
