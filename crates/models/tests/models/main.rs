@@ -251,6 +251,7 @@ fn nodes(without: Option<redlock_nodes::Rule>) -> RedlockNodes {
         wants: [VIA_FOUR, &[]],
         ballots: [2, 0],
         empties: 0,
+        empties_from: 0,
         lost: 0,
         releases: false,
         holds: None,
@@ -591,6 +592,7 @@ fn redlock_needs_its_rules_to_change_nodes() {
         (of(RefusesFromClosing), ONE_HOLDER),
         (of(OperatorOpens), ONE_HOLDER),
         (of(Waits), ONE_HOLDER),
+        (of(FoldsDeadlines), ONE_HOLDER),
         (of(RefusesNewer), ONE_HOLDER),
         (two_removals(Some(LearnsFromRecords)), ONE_HOLDER),
         (of(RefusesOlder), ONE_HOLDER),
@@ -606,6 +608,13 @@ fn redlock_needs_its_rules_to_change_nodes() {
         ),
         (emptied(ComparesNumbers), ONE_HOLDER),
         (emptied(AbsentFirst), ONE_HOLDER),
+        (
+            RedlockNodes {
+                down: Some(list("b")),
+                ..of(FreshAgain)
+            },
+            NOBODY_STUCK,
+        ),
         (
             RedlockNodes {
                 empties: 2,
@@ -632,6 +641,7 @@ fn redlock_needs_its_rules_to_change_nodes() {
         ),
         (two_operators(Some(KeepsPromises)), ONE_LIST),
         (two_operators(Some(Adopts)), ONE_LIST),
+        (two_operators(Some(EndsWhereOpen)), ONE_LIST),
         (two_removals(Some(KeepsPromises)), ONE_HOLDER),
         (two_removals(Some(Adopts)), ONE_HOLDER),
         (two_removals(Some(HasBallots)), NOBODY_STUCK),
@@ -702,6 +712,14 @@ fn redlock_needs_its_rules_to_change_nodes() {
             "a node is emptied before it has a number",
             RedlockNodes {
                 unnumbered: true,
+                ..self::emptied(None)
+            },
+        ),
+        (
+            "a node is emptied while programs send the number 0",
+            RedlockNodes {
+                unnumbered: true,
+                empties_from: 1,
                 ..self::emptied(None)
             },
         ),

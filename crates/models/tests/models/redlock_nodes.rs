@@ -1,11 +1,12 @@
 //! Redlock: the list of nodes changes while programs run.
 //!
-//! The rules are those of `redis/src/redlock` (`node.lua`: which attempts a node serves; `operator.lua`: promise, close and open; the
-//! operator's run that sends them). Lists are numbered. Change k goes from list k-1, OLD, to list k, NEW; a majority is one of a whole
-//! list. An attempt carries one number, and a node compares it: open at k it serves k and k-1, closed for k+1 only k, and without a
-//! record it serves none. An operator's run gets promises for its ballot from a majority of OLD, closes a majority of OLD for the
-//! proposal, waits what is left of the latest deadline that any of those has granted, and opens all nodes of OLD and NEW. What is open
-//! anywhere may be opened everywhere.
+//! The rules are those of `redis/src/redlock` (`node.lua`: which attempts a node serves, and when their leases end; `list.lua`: promise,
+//! close and open; `change.rs`: the operator's run that sends them; `client/list.rs`: the number that a program goes by). Lists are
+//! numbered. Change k goes from list k-1, OLD, to list k, NEW; a majority is one of a whole list. An attempt carries one number, and a
+//! node compares it: open at k it serves k and k-1, closed for k+1 only k, and without a record it serves none. An operator's run opens
+//! OLD at nodes that have missed it, gets promises for its ballot from a majority of OLD, closes a majority of OLD for the proposal,
+//! waits until the leases that any of those has granted to lists before OLD have ended, and opens all nodes of OLD and NEW. It ends
+//! where NEW is open already. What is open anywhere may be opened everywhere, which is all that a run does that finds NEW open.
 //!
 //! Serving and agreement are one state space. A request is executed and answered at once or never, at any moment: an answer that is lost
 //! is a run that dies, or a vote that is not counted, and a request that comes late is one of a run that still goes on beside another. A
@@ -34,6 +35,9 @@ pub(crate) enum Rule {
     OperatorOpens,
     /// It waits for the leases. Without: it opens at once.
     Waits,
+    /// When a list is opened at a node, leases of the list that was open there count as those of the lists before. Without: they are
+    /// forgotten.
+    FoldsDeadlines,
     /// A node refuses a number that is greater than its own. Without: it serves those of proposals too, which a program has heard of.
     RefusesNewer,
     /// A program learns numbers from what is open. Without: from proposals too.
@@ -52,6 +56,8 @@ pub(crate) enum Rule {
     AbsentFirst,
     /// It is opened if it has not been emptied again since.
     SameLife,
+    /// A node that was to be opened with OLD, and has not been, is opened with NEW. Without: it is absent there.
+    FreshAgain,
     /// A node that was emptied has no record. Without: it is as in the beginning.
     EmptiedIsNotZero,
     /// It promises nothing, and closes for nothing.
@@ -62,15 +68,17 @@ pub(crate) enum Rule {
     KeepsPromises,
     /// A run goes on with what was accepted by the greatest ballot. Without: with its own NEW.
     Adopts,
+    /// A run ends where a node says that NEW is open. Without: it counts that node, and goes on with what it has proposed.
+    EndsWhereOpen,
     /// Runs have ballots. Without: nobody promises anything, and what a node accepts first stays.
     HasBallots,
     /// A change starts when the list before it is open somewhere. Without: when a majority has closed for it.
     StartsWhenOpen,
     /// Who opens tells the greatest token of those that have closed.
     OpensWithToken,
-    /// A node that has missed OLD, and is asked about NEW, learns OLD with the token of a node that has it.
+    /// Who opens OLD at a node that has missed it tells the token of a node that has it.
     LearnsWithToken,
-    /// A run that goes on with what is open at a node opens it elsewhere with the token of that node.
+    /// A run that finds NEW open at a node opens it elsewhere with the token of that node.
     ResumesWithToken,
 }
 
@@ -109,8 +117,9 @@ pub(crate) struct RedlockNodes {
     /// What each operator wants, and how many ballots it has.
     pub(crate) wants: [Changes; OPERATORS],
     pub(crate) ballots: [u8; OPERATORS],
-    /// How often a node may lose its data.
+    /// How often a node may lose its data, and the least number of the list that is open there then.
     pub(crate) empties: u8,
+    pub(crate) empties_from: u8,
     /// How many answers to operators may be lost while their run goes on.
     pub(crate) lost: u8,
     pub(crate) releases: bool,
@@ -158,8 +167,9 @@ struct Node {
     /// For the next number: the greatest ballot promised; and what was accepted by which. It has closed if it has accepted.
     promised: u8,
     accepted: Option<(u8, List)>,
-    /// Until the latest deadline that it ever granted.
-    left: u8,
+    /// Until the latest deadline that it granted to the list that is open, and to those before.
+    until: u8,
+    until_before: u8,
     token: u8,
     entry: Option<Entry>,
     life: u8,
@@ -264,6 +274,8 @@ pub(crate) enum Action {
         want: u8,
         at: Name,
     },
+    /// A node that has missed OLD gets it.
+    BringUp(u8, Name),
     Promise(u8, Name),
     Close(u8, Name),
     Open(u8, Name),
@@ -299,7 +311,8 @@ impl Model for RedlockNodes {
                 .then_some(Record { number: 0, list }),
             promised: 0,
             accepted: None,
-            left: 0,
+            until: 0,
+            until_before: 0,
             token: 0,
             entry: None,
             life: 1,
@@ -330,7 +343,9 @@ impl Model for RedlockNodes {
 
     fn actions(&self, s: &State, actions: &mut Vec<Action>) {
         let runs = s.runs.iter().flatten();
-        if s.nodes.iter().any(|it| it.left > 0 || it.entry.is_some())
+        if s.nodes
+            .iter()
+            .any(|it| it.until + it.until_before > 0 || it.entry.is_some())
             || s.clients.iter().any(|it| it.valid > 0 || it.left > 0)
             || runs.clone().any(|it| it.wait > 0)
         {
@@ -346,10 +361,11 @@ impl Model for RedlockNodes {
             }
         }
         for (at, node) in s.nodes.iter().enumerate() {
-            if !self.has(Rule::OperatorOpens) && node.accepted.is_some() && node.left == 0 {
+            if !self.has(Rule::OperatorOpens) && node.accepted.is_some() && node.until_before == 0 {
                 actions.push(Action::OpensByItself(Name(at)));
             }
-            if s.empties > 0 && node.record.is_some() {
+            let may_be_emptied = |it: Record| s.empties > 0 && it.number >= self.empties_from;
+            if node.record.is_some_and(may_be_emptied) {
                 actions.push(Action::Emptied(Name(at)));
             }
         }
@@ -377,6 +393,7 @@ impl Model for RedlockNodes {
                 accepted,
             } => self.start(&mut s, operator, want, at.0, accepted),
             Action::Resume { operator, want, at } => self.resume(&mut s, operator, want, at.0),
+            Action::BringUp(operator, at) => self.bring_up(&mut s, operator, at.0),
             Action::Promise(operator, at) => self.ask_promise(&mut s, operator, at.0),
             Action::Close(operator, at) => self.ask_close(&mut s, operator, at.0),
             Action::Open(operator, at) => {

@@ -21,6 +21,13 @@ impl Run {
             list: self.new,
         }
     }
+
+    fn record_of_old(&self) -> Record {
+        Record {
+            number: self.number - 1,
+            list: self.old,
+        }
+    }
 }
 
 impl Node {
@@ -28,8 +35,13 @@ impl Node {
         Some(self.record?.number)
     }
 
-    fn take(&mut self, record: Record, token: u8) {
+    /// The list is opened here.
+    fn take(&mut self, record: Record, token: u8, folds: bool) {
         (self.record, self.promised, self.accepted) = (Some(record), 0, None);
+        if folds {
+            self.until_before = self.until_before.max(self.until);
+        }
+        self.until = 0;
         self.token = self.token.max(token);
     }
 }
@@ -166,8 +178,14 @@ impl RedlockNodes {
             client,
             left: lease,
         });
+        let is_before = node.number().is_some_and(|own| number < own);
+        let until = if is_before {
+            &mut node.until_before
+        } else {
+            &mut node.until
+        };
         if number != NO_NUMBER {
-            node.left = node.left.max(lease);
+            *until = lease.max(*until);
         }
         node.voted |= 1 << client;
         let it = &mut s.clients[usize::from(client)];
@@ -220,7 +238,11 @@ impl RedlockNodes {
                         accepted: false,
                     });
                 }
-                if record.list.nodes == new && record.number > 0 {
+                let before = record.number.checked_sub(1);
+                let is_before = |number: u8| {
+                    s.opened[usize::from(number)].is_some_and(|list| list.nodes == old)
+                };
+                if record.list.nodes == new && before.is_some_and(is_before) {
                     actions.push(Action::Resume { operator, want, at });
                 }
                 let closed = s.nodes.iter().filter(|it| is_alike(it)).count();
@@ -264,7 +286,8 @@ impl RedlockNodes {
             }
             list.empty[at] = node.life;
             let is_new = after.list.nodes & (1 << at) == 0;
-            if is_new || after.list.empty[at] == node.life {
+            let may_be_fresh = self.has(Rule::FreshAgain) || after.list.is_absent(at);
+            if is_new || may_be_fresh && after.list.empty[at] == node.life {
                 list.fresh |= 1 << at;
             }
         }
@@ -355,6 +378,10 @@ impl RedlockNodes {
         for at in each(asked).filter(|at| s.nodes[*at].answered & (1 << operator) == 0) {
             let (node, name) = (&s.nodes[at], Name(at));
             let action = match run.phase {
+                Phase::Promise if self.is_behind(node, at, run) => {
+                    actions.push(Action::BringUp(operator, name));
+                    None
+                }
                 Phase::Promise => self
                     .would_promise(node, run)
                     .then_some(Action::Promise(operator, name)),
@@ -381,32 +408,37 @@ impl RedlockNodes {
         }
     }
 
-    /// A node that has OLD, or an older list, has a say in what comes after OLD.
+    /// A node that has OLD has a say in what comes after OLD. For the first number that is one without a record.
     fn has_a_say(&self, node: &Node, run: &Run) -> bool {
         match node.number() {
-            Some(own) => own < run.number,
+            Some(own) => {
+                own + 1 == run.number || own == run.number && !self.has(Rule::EndsWhereOpen)
+            }
             None => !self.has(Rule::EmptiedHasNoVote) || self.unnumbered && run.number == 1,
         }
     }
 
     fn would_promise(&self, node: &Node, run: &Run) -> bool {
-        let is_behind = node.number().is_none_or(|own| own + 1 < run.number);
         let is_later = run.ballot >= node.promised || !self.has(Rule::KeepsPromises);
-        self.has_a_say(node, run) && (is_behind || is_later)
+        self.has_a_say(node, run) && is_later
     }
 
     fn would_close(&self, node: &Node, run: &Run) -> bool {
-        let is_behind = node.number().is_none_or(|own| own + 1 < run.number);
         let is_later = run.ballot >= node.promised || !self.has(Rule::KeepsPromises);
         let is_taken =
             !self.has(Rule::HasBallots) && node.accepted.is_some_and(|(_, list)| list != run.new);
         let is_later = is_later || !self.has(Rule::HasBallots);
-        self.has_a_say(node, run) && (is_behind || is_later && !is_taken)
+        self.has_a_say(node, run) && is_later && !is_taken
+    }
+
+    fn is_behind(&self, node: &Node, at: usize, run: &Run) -> bool {
+        let old = run.record_of_old();
+        node.record.is_some() && self.would_open(node, at, old)
     }
 
     fn would_open(&self, node: &Node, at: usize, record: Record) -> bool {
         match node.number() {
-            Some(own) => own < record.number,
+            Some(own) => own < record.number && !record.list.is_absent(at),
             None => {
                 let is_fresh = record.list.fresh & (1 << at) != 0 || !self.has(Rule::AbsentFirst);
                 let is_same = record.list.empty[at] == node.life
@@ -417,23 +449,27 @@ impl RedlockNodes {
         }
     }
 
-    /// It has OLD now, if it has missed it.
-    fn catch_up(&self, s: &mut State, at: usize, run: &Run) {
-        if s.nodes[at].number().is_none_or(|own| own + 1 < run.number) {
-            let old = Record {
-                number: run.number - 1,
-                list: run.old,
-            };
-            s.nodes[at].take(old, run.token);
-            if self.has(Rule::StartsWhenOpen) {
-                s.note(old);
-            }
+    pub(super) fn bring_up(&self, s: &mut State, operator: u8, at: usize) {
+        if let Some(run) = s.runs[usize::from(operator)] {
+            self.bring_up_for(s, at, &run);
+        }
+    }
+
+    fn bring_up_for(&self, s: &mut State, at: usize, run: &Run) {
+        let old = run.record_of_old();
+        s.nodes[at].take(old, run.token, self.has(Rule::FoldsDeadlines));
+        if self.has(Rule::StartsWhenOpen) {
+            s.note(old);
         }
     }
 
     fn promise(&self, s: &mut State, at: usize, run: &mut Run) {
-        self.catch_up(s, at, run);
         let node = &mut s.nodes[at];
+        let record = *node.record.get_or_insert(run.record_of_old());
+        if record.number == run.number {
+            (run.best, run.new) = (LAST_BALLOT, record.list);
+            return;
+        }
         node.promised = run.ballot;
         if let Some((ballot, list)) = node.accepted
             && ballot > run.best
@@ -444,11 +480,13 @@ impl RedlockNodes {
     }
 
     fn close(&self, s: &mut State, at: usize, run: &mut Run) {
-        self.catch_up(s, at, run);
         let node = &mut s.nodes[at];
-        (node.promised, node.accepted) = (run.ballot, Some((run.ballot, run.new)));
+        let record = *node.record.get_or_insert(run.record_of_old());
+        if record.number < run.number {
+            (node.promised, node.accepted) = (run.ballot, Some((run.ballot, run.new)));
+        }
         if self.has(Rule::Waits) {
-            run.wait = run.wait.max(node.left);
+            run.wait = run.wait.max(node.until_before);
         }
         if self.has(Rule::OpensWithToken) {
             run.token = run.token.max(node.token);
@@ -481,7 +519,7 @@ impl RedlockNodes {
     }
 
     pub(super) fn open(&self, s: &mut State, at: usize, record: Record, token: u8) {
-        s.nodes[at].take(record, token);
+        s.nodes[at].take(record, token, self.has(Rule::FoldsDeadlines));
         s.note(record);
     }
 
@@ -493,7 +531,8 @@ impl RedlockNodes {
             record: None,
             promised: 0,
             accepted: None,
-            left: 0,
+            until: 0,
+            until_before: 0,
             token: 0,
             entry: None,
             life: node.life + 1,
@@ -511,7 +550,7 @@ impl RedlockNodes {
             s.end(operator as u8);
         }
         for node in &mut s.nodes {
-            (node.left, node.entry) = (0, None);
+            (node.until, node.until_before, node.entry) = (0, 0, None);
         }
         let is_up = |at: &usize| self.down.unwrap_or_default() & (1 << at) == 0;
         for _ in 0..=self.last {
@@ -557,6 +596,9 @@ impl RedlockNodes {
         let up = asks & !self.down.unwrap_or_default();
         let mut count = 0;
         for at in each(up) {
+            if self.is_behind(&s.nodes[at], at, &run) {
+                self.bring_up_for(s, at, &run);
+            }
             if self.would_promise(&s.nodes[at], &run) {
                 self.promise(s, at, &mut run);
                 count += 1;
@@ -610,6 +652,11 @@ impl RedlockNodes {
 }
 
 impl List {
+    /// Listed, and not opened.
+    fn is_absent(&self, at: usize) -> bool {
+        self.empty[at] != 0 && self.fresh & (1 << at) == 0
+    }
+
     fn rename(&mut self, from: &[usize; NODES]) {
         self.empty = from.map(|at| self.empty[at]);
         let fresh = |at: &usize| self.fresh & (1 << from[*at]) != 0;
@@ -645,7 +692,8 @@ impl State {
 
     pub(super) fn tick(&mut self) {
         for node in &mut self.nodes {
-            node.left = node.left.saturating_sub(1);
+            node.until = node.until.saturating_sub(1);
+            node.until_before = node.until_before.saturating_sub(1);
             if let Some(entry) = &mut node.entry {
                 entry.left -= 1;
             }
