@@ -22,9 +22,11 @@
 //! A node without data has no record, so it serves no list that has a number, promises nothing, and is
 //! not opened by the change that finds it: its votes may be parts of holds that go on elsewhere. It is
 //! listed as absent, with a random text that it keeps and that goes with its data, and the next change
-//! opens it if it still has that text. So does the same change for a new node.
+//! opens it if it still has that text. A new node has such a text, too, and is opened at once. Programs
+//! that still send the number 0 are served by a node without a record, as if nothing had happened.
 //!
-//! Each rule was found with a model, in which its absence gives two holders: `crates/models`.
+//! Each rule was found with a model, in which its absence gives two holders, two lists of one number, a
+//! token that falls, or a change that cannot end: `crates/models`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -409,7 +411,13 @@ impl Nodes {
                 .ask(node, &["blank", &number.to_string(), &text])
                 .await?;
             let blank = blank.into_iter().next().unwrap_or_default();
-            if is_new || before.absent.get(node) == Some(&blank) {
+            if blank.is_empty() {
+                // Another run has given it a number meanwhile.
+                continue;
+            }
+            // Absent in the old list, or to be opened with it, and not reached.
+            let was = before.absent.get(node).or_else(|| before.fresh.get(node));
+            if is_new || was == Some(&blank) {
                 proposal.fresh.insert(node.to_owned(), blank);
             } else {
                 proposal.absent.insert(node.to_owned(), blank);

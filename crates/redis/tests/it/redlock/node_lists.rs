@@ -220,6 +220,32 @@ async fn a_dead_node_is_replaced_by_way_of_the_other_two() {
     .await;
 }
 
+/// A new node was away when its list was opened elsewhere. The next change opens it, since it has the data that it had then.
+#[tokio::test]
+async fn a_new_node_that_was_not_reached_is_opened_by_the_next_change() {
+    bounded(async {
+        let all = Cluster::of(4).await;
+        all.change("abc", "abc").await;
+        all.change("abc", "abcd").await;
+        // As if the run had not reached it.
+        let blank = all
+            .node('d')
+            .command(&["HGET", "{}:rn", "fresh"])
+            .await
+            .unwrap();
+        let blank = blank.text().unwrap();
+        let (_, blank) = blank.split_once('=').unwrap();
+        all.node('d').command(&["DEL", "{}:rn"]).await.unwrap();
+        all.node('d')
+            .command(&["HSET", "{}:rn", "blank", blank])
+            .await
+            .unwrap();
+        assert_eq!(all.change("abcd", "bcd").await, 0);
+        assert_eq!(all.number('d').await.as_deref(), Some("3"));
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn what_cannot_be_a_change_is_refused_and_changes_nothing() {
     bounded(async {
