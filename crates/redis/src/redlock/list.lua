@@ -34,6 +34,12 @@ local function granted()
   return left, int(math.max(tonumber(call('GET', BOUND)) or 0, micros))
 end
 
+-- Begins a record that stays. The note of leases that was there goes by itself, and a user has no right to `PERSIST`.
+local function begin(...)
+  call('DEL', LIST)
+  call('HSET', LIST, 'until', record['until'] or 0, ...)
+end
+
 -- read. Answers the record: `number nodes before absent fresh bound`.
 if verb == 'read' then
   local _, bound = granted()
@@ -43,10 +49,7 @@ end
 -- blank: a random text, for a server without a number. Answers the text that it has.
 if verb == 'blank' then
   if number then return '' end
-  if not record.blank then
-    call('HSET', LIST, 'blank', ARGV[3])
-    call('PERSIST', LIST)
-  end
+  if not record.blank then begin('blank', ARGV[3]) end
   return record.blank or ARGV[3]
 end
 
@@ -73,8 +76,7 @@ if number and number >= next_list then
   return { 'open', left, bound, number, record.nodes, record.fresh or '', record.absent or '' }
 end
 if not number and next_list == 1 and not record.blank then
-  call('HSET', LIST, 'number', 0, 'nodes', nodes)
-  call('PERSIST', LIST)
+  begin('number', 0, 'nodes', nodes)
   number, record.nodes = 0, nodes
 end
 if not number then return { 'none' } end
