@@ -453,6 +453,10 @@ impl Nodes {
                 continue;
             }
             answers.suffice()?;
+            if answers.is_open {
+                // A run has waited before it opened the list.
+                answers.closed.left = Duration::ZERO;
+            }
             return Ok((proposal, answers.closed));
         }
         let what = "redlock: somebody else changes the list of nodes at the same time: repeat it";
@@ -542,6 +546,8 @@ struct Answers {
     /// What was accepted, and by which ballot.
     accepted: Option<((u64, String), Proposal)>,
     closed: Closed,
+    /// A node has opened the new list already.
+    is_open: bool,
     failed: Vec<String>,
 }
 
@@ -558,6 +564,7 @@ impl Answers {
                 left: Duration::ZERO,
                 bound: "0".into(),
             },
+            is_open: false,
             failed: Vec::new(),
         }
     }
@@ -585,14 +592,15 @@ impl Answers {
                 self.counted += 1;
                 self.close(left, bound)?;
             }
-            ["open", left, bound, number, nodes, fresh, absent] => {
+            ["open", bound, number, nodes, fresh, absent] => {
                 let number: u64 = number.parse().map_err(|_| junk("a record"))?;
                 if number > self.number {
                     let what = format!("the nodes are {nodes} by now (list {number})");
                     return Err(invalid(&what));
                 }
                 self.counted += 1;
-                self.close(left, bound)?;
+                self.is_open = true;
+                self.close("0", bound)?;
                 let decided = Proposal {
                     nodes: nodes.to_owned(),
                     fresh: blanks(fresh),

@@ -22,6 +22,8 @@ local verb, next_list = ARGV[1], tonumber(ARGV[2])
 
 -- For how many seconds the bound of tokens stays when the clock has passed it, as in `node.lua`.
 local KEPT = 7200
+-- A day, which no lease exceeds, and the fourth that is added to it. What ends later was noted by a clock that has stepped back since.
+local LONGEST = 108000000
 
 local record = {}
 local fields = call('HGETALL', LIST)
@@ -30,7 +32,7 @@ local number = tonumber(record.number)
 
 -- How long leases of lists before `number` may last, in milliseconds, and a number that no token here exceeds.
 local function granted()
-  local left = math.max(0, (tonumber(record.until_before) or 0) - now)
+  local left = math.max(0, math.min(LONGEST, (tonumber(record.until_before) or 0) - now))
   return left, int(math.max(tonumber(call('GET', BOUND)) or 0, micros))
 end
 
@@ -69,11 +71,11 @@ if verb == 'open' then
 end
 
 -- promise and close are about the change from `nodes`, the list before `next_list`, for which this server needs a record of that list.
--- Answers, where it has none: `none`, `behind`, `other nodes`; or `open left bound number nodes fresh absent`, if that change is done here.
+-- Answers, where it has none: `none`, `behind`, `other nodes`; or `open bound number nodes fresh absent`, if that change is done here.
 local nodes, ballot, id = ARGV[3], tonumber(ARGV[4]), ARGV[5]
 if number and number >= next_list then
-  local left, bound = granted()
-  return { 'open', left, bound, number, record.nodes, record.fresh or '', record.absent or '' }
+  local _, bound = granted()
+  return { 'open', bound, number, record.nodes, record.fresh or '', record.absent or '' }
 end
 if not number and next_list == 1 and not record.blank then
   begin('number', 0, 'nodes', nodes)
