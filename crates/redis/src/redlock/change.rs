@@ -159,6 +159,8 @@ struct Plan {
     number: u64,
     /// The newest list that is open, if it is the one before: it and its record.
     open: Option<Record>,
+    /// No node has a number: one without a record has its data, as far as anybody can know.
+    is_first: bool,
 }
 
 /// The answers of the nodes that serve the list before the old one no longer.
@@ -217,18 +219,10 @@ impl Proposal {
 fn plan(lists: &Lists, records: &BTreeMap<String, Result<Record>>) -> Result<Plan> {
     let known = records.values().flatten();
     let newest = known
-        .filter(|record| record.number.is_some())
+        .filter(|record| record.number > Some(0))
         .max_by_key(|it| it.number);
     let Some(newest) = newest.cloned() else {
-        if lists.old != lists.new {
-            return Err(invalid(
-                "the list of nodes has no number yet: give it one first, by a change from OLD to OLD",
-            ));
-        }
-        return Ok(Plan {
-            number: 1,
-            open: None,
-        });
+        return first(lists, records);
     };
     let top = newest.number.unwrap_or_default();
     let open_at_top = records.iter().filter(|(node, record)| {
@@ -243,18 +237,46 @@ fn plan(lists: &Lists, records: &BTreeMap<String, Result<Record>>) -> Result<Pla
         return Ok(Plan {
             number: top,
             open: None,
+            is_first: false,
         });
     }
     if newest.nodes == lists.old {
         return Ok(Plan {
             number: top + 1,
             open: Some(newest),
+            is_first: false,
         });
     }
     Err(invalid(&format!(
         "the nodes are {} (list {top}), and OLD is {}",
         newest.nodes, lists.old
     )))
+}
+
+/// The change that gives a list its first number. A node that does not answer may have one, and one
+/// without a record has lost its data then.
+fn first(lists: &Lists, records: &BTreeMap<String, Result<Record>>) -> Result<Plan> {
+    let failed: Vec<String> = records
+        .values()
+        .filter_map(|record| Some(record.as_ref().err()?.to_string()))
+        .collect();
+    if !failed.is_empty() {
+        let what = format!(
+            "redlock: no node that answered has a number, and those that did not may have one: {}",
+            failed.join("; ")
+        );
+        return Err(Error::new(ErrorKind::Unavailable, what));
+    }
+    if lists.old != lists.new {
+        return Err(invalid(
+            "the list of nodes has no number yet: give it one first, by a change from OLD to OLD",
+        ));
+    }
+    Ok(Plan {
+        number: 1,
+        open: None,
+        is_first: true,
+    })
 }
 
 /// The connections to the nodes of both lists.
@@ -416,10 +438,11 @@ impl Nodes {
         let mut ballot = 1;
         for _ in 0..BALLOTS {
             let mut proposal = own.clone();
-            let args = ["promise", &number, old, &ballot.to_string(), &id];
+            let first = if plan.is_first { "first" } else { "" };
+            let args = ["promise", &number, old, &ballot.to_string(), &id, first];
             let promised = self.ask_all(old.split(','), &args).await;
             let mut answers = Answers::new(old, plan.number);
-            if plan.number == 1 {
+            if plan.is_first {
                 // A node that was emptied cannot be told from the others yet, so all have to agree.
                 answers.needed = answers.of;
             }
@@ -615,7 +638,12 @@ impl Answers {
             ["none"] => self.failed.push(format!("{node}: it has lost its data")),
             ["behind"] => self.failed.push(format!("{node}: it was left behind")),
             ["other", nodes] => {
-                let what = format!("{node} goes by other nodes: {nodes}");
+                let first = if self.number == 1 {
+                    ", which were named when a first number was begun: name them, or delete the record there and begin again after the longest lease"
+                } else {
+                    ""
+                };
+                let what = format!("{node} goes by other nodes: {nodes}{first}");
                 return Err(invalid(&what));
             }
             _ => return Err(junk("a record")),

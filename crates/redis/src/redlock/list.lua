@@ -77,7 +77,7 @@ if number and number >= next_list then
   local _, bound = granted()
   return { 'open', bound, number, record.nodes, record.fresh or '', record.absent or '' }
 end
-if not number and next_list == 1 and not record.blank then
+if not number and verb == 'promise' and ARGV[6] == 'first' and not record.blank then
   begin('number', 0, 'nodes', nodes)
   number, record.nodes = 0, nodes
 end
@@ -90,7 +90,8 @@ promised = tonumber(promised) or 0
 if promised > ballot or promised == ballot and by > id then return { 'later', promised } end
 call('HSET', LIST, 'promised', int(ballot) .. ' ' .. id)
 
--- promise. Answers `promised accepted proposal`: what was accepted, by which ballot.
+-- promise: `first`, to a list that no node has a number of: a server without a record has list 0 then.
+-- Answers `promised accepted proposal`: what was accepted, by which ballot.
 if verb == 'promise' then
   return { 'promised', record.accepted or '', record.proposal or '' }
 end
