@@ -35,8 +35,9 @@ use leasehold_core::{Error, ErrorKind, Result};
 use redis::{Value, from_redis_value_ref};
 use tokio::time::sleep;
 
-use crate::link::{CLOCK, Call, Connection, Inbox, Names, Script, Server, junk};
+use crate::link::{CLOCK, Call, Connection, Inbox, Names, Script, Server, StoreMark, junk};
 use crate::redlock::client::list::{address, canonical, record_of};
+use crate::redlock::config::check;
 use crate::redlock::{BESIDE, Config, invalid};
 
 /// The number of ballots that are lost to other runs before this one gives up.
@@ -74,8 +75,8 @@ pub struct NodesChange {
 ///
 /// # Errors
 ///
-/// `Invalid` if the lists differ in more than one node, if `new` has fewer than two, if `old` is not
-/// the newest list, or has no number and is to change; `Unavailable` if a majority of `old` (for the
+/// `Invalid` if the lists differ in more than one node, if one has fewer than two, or names a server
+/// twice, if their prefixes or databases differ, if `old` is not the newest list, or has no number and is to change; `Unavailable` if a majority of `old` (for the
 /// first number all of it), or a new node, does not answer, or a majority of `new` cannot be opened. Nothing is lost then: it is to be
 /// repeated.
 ///
@@ -113,6 +114,8 @@ struct Lists {
 
 impl Lists {
     fn of(old: &Config, new: &Config) -> Result<Lists> {
+        check(&old.nodes)?;
+        check(&new.nodes)?;
         let set = |config: &Config| config.nodes.iter().map(address).collect::<BTreeSet<_>>();
         let (from, to) = (set(old), set(new));
         if from.symmetric_difference(&to).count() > 1 {
@@ -122,6 +125,18 @@ impl Lists {
         }
         if old.prefix != new.prefix {
             return Err(invalid("both lists have to have one prefix"));
+        }
+        // A database is no part of a node's name.
+        let databases = |config: &Config| -> BTreeMap<String, i64> {
+            let each = config.nodes.iter();
+            each.map(|it| (address(it), it.info.redis_settings().db()))
+                .collect()
+        };
+        let new_databases = databases(new);
+        let is_same =
+            |(node, db): (&String, &i64)| new_databases.get(node).is_none_or(|it| it == db);
+        if !databases(old).iter().all(is_same) {
+            return Err(invalid("both lists have to have one database"));
         }
         Ok(Lists {
             old: canonical(&old.nodes),
@@ -288,23 +303,37 @@ struct Nodes {
 
 impl Nodes {
     async fn connect(old: &Config, new: &Config) -> Result<Nodes> {
-        Names::new(&old.prefix, &BESIDE)?;
+        let mark = Names::new(&old.prefix, &BESIDE)?.mark();
         let servers = old.nodes.iter().chain(&new.nodes);
         let servers: BTreeMap<String, &Server> =
             servers.map(|server| (address(server), server)).collect();
         let inbox = Inbox::new(false);
-        let connecting = servers.into_iter().map(async |(node, server)| {
-            let connected = async {
-                let connection =
-                    Connection::new(server.clone(), old.timeout, Duration::ZERO, &inbox)?;
-                connection.connect().await?;
-                Ok(connection)
-            };
-            (node, connected.await)
-        });
+        let marks = StoreMark::of_nodes(servers.len(), &mark);
+        let connecting = servers
+            .into_iter()
+            .zip(&marks)
+            .map(async |((node, server), mark)| {
+                let connected = async {
+                    let server = Server {
+                        mark: Some(mark.clone()),
+                        ..server.clone()
+                    };
+                    let connection = Connection::new(server, old.timeout, Duration::ZERO, &inbox)?;
+                    connection.connect().await?;
+                    Ok(connection)
+                };
+                (node, connected.await)
+            });
+        let each: BTreeMap<String, Result<Connection>> =
+            join_all(connecting).await.into_iter().collect();
+        let mut failed = each.values().filter_map(|it| it.as_ref().err());
+        // One server under two names.
+        if let Some(e) = failed.find(|e| e.kind() == ErrorKind::OtherStore) {
+            return Err(invalid(&e.to_string()));
+        }
         let tokens = format!("{{{}}}:rt", old.prefix);
         Ok(Nodes {
-            each: join_all(connecting).await.into_iter().collect(),
+            each,
             record: record_of(&tokens),
             tokens,
         })
