@@ -448,8 +448,12 @@ impl Nodes {
             }
             let text = ClaimId::fresh().to_string();
             let number = plan.number.to_string();
-            let blank = self.ask(node, &["blank", &number, &text]).await?;
-            let blank = blank.into_iter().next().unwrap_or_default();
+            let blank = match self.ask(node, &["blank", &number, &text]).await {
+                Ok(blank) => blank.into_iter().next().unwrap_or_default(),
+                Err(e) if is_new => return Err(e),
+                // It is not opened, and that is reported.
+                Err(_) => continue,
+            };
             let was_absent = plan.open.as_ref().and_then(|open| open.absent.get(node));
             if is_new || was_absent == Some(&blank) {
                 proposal.fresh.insert(node.to_owned(), blank);
@@ -536,6 +540,10 @@ impl Nodes {
                 let what = "it has lost its data: repeat the change from this list to itself";
                 return (node, Err(Error::new(ErrorKind::OtherStore, what)));
             }
+            if !self.each.contains_key(node) {
+                let what = format!("it was not named: repeat the change, to {}", proposal.nodes);
+                return (node, Err(Error::new(ErrorKind::OtherStore, what)));
+            }
             let blank = proposal.fresh.get(node).map_or("", String::as_str);
             let args = [
                 "open",
@@ -572,8 +580,9 @@ impl Nodes {
                 .map(|(node, why)| format!("{node}: {why}"))
                 .collect();
             let what = format!(
-                "redlock: list {number} is open at {open} of its nodes, which is no majority ({}): repeat the change",
-                each.join("; ")
+                "redlock: list {number} is open at {open} of its nodes, which is no majority ({}): repeat the change, to {}",
+                each.join("; "),
+                proposal.nodes
             );
             return Err(Error::new(ErrorKind::Unavailable, what));
         }
