@@ -461,6 +461,19 @@ impl Nodes {
                 proposal.absent.insert(node.to_owned(), blank);
             }
         }
+        // A list without such a majority can neither be completed nor changed again.
+        let can_open = |node: &&str| {
+            proposal.fresh.contains_key(*node)
+                || matches!(records.get(*node), Some(Ok(record)) if record.number.is_some())
+        };
+        let open = lists.new.split(',').filter(can_open).count();
+        if plan.open.is_some() && open < majority(&lists.new) {
+            let what = format!(
+                "redlock: only {open} of the nodes {} answer and have their data, which is no majority: bring others back before",
+                lists.new
+            );
+            return Err(Error::new(ErrorKind::Unavailable, what));
+        }
         Ok(proposal)
     }
 

@@ -457,6 +457,25 @@ async fn who_completes_the_change_of_another_is_told_how_to_open_its_new_node() 
     .await;
 }
 
+/// `ab` could not be opened, and `abc` would not be the newest list any more.
+#[tokio::test]
+async fn a_list_that_cannot_be_opened_is_not_begun() {
+    bounded(async {
+        let all = Cluster::of(3).await;
+        all.change("abc", "abc").await;
+        all.tell('b', &["FLUSHALL"]).await;
+        let refused = all.try_change("abc", "ab").await.unwrap_err();
+        assert!(
+            refused.to_string().contains("bring others back"),
+            "{refused}"
+        );
+        assert_eq!(all.change("abc", "abc").await, 1);
+        assert_eq!(all.change("abc", "abc").await, 0);
+        assert_eq!(all.change("abc", "ab").await, 0);
+    })
+    .await;
+}
+
 /// A program that runs through changes: it claims, holds for a moment, dies now and then, and begins anew with the list in use when
 /// it is told that its own is out of date.
 struct Fleet {
