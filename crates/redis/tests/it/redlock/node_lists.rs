@@ -155,6 +155,26 @@ async fn a_new_number_of_the_same_list_is_learned_on_the_way() {
 }
 
 #[tokio::test]
+async fn a_hold_that_ends_later_outlives_a_new_number_of_the_list() {
+    bounded(async {
+        let all = Cluster::of(3).await;
+        all.change("abc", "abc").await;
+        let store = all.client("abc").await;
+        let hold = held("a", 60_000);
+        granted(&store, &hold).await;
+        all.change("abc", "abc").await;
+        // It closes the list of the hold, and waits for its lease.
+        let change = all.try_change("abc", "abc");
+        assert!(timeout(Duration::from_secs(1), change).await.is_err());
+        let rest = Duration::from_secs(90);
+        store.release_after(&hold, None, rest).await.unwrap();
+        let left = all.node('a').command(&["PTTL", "a"]).await.unwrap();
+        assert!(left.integer() > Some(80_000), "{left:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_node_that_lost_its_data_has_no_vote_until_two_changes_later() {
     bounded(async {
         let all = Cluster::of(3).await;
@@ -495,7 +515,11 @@ impl Fleet {
                 sleep(20).await;
                 continue;
             };
-            while !self.ends.load(Ordering::Relaxed) && self.turn(&store).await {}
+            loop {
+                if self.ends.load(Ordering::Relaxed) || !self.turn(&store).await {
+                    break;
+                }
+            }
         }
     }
 
