@@ -71,7 +71,7 @@ pub struct NodesChange {
 /// Other tools on the same locks know nothing of it. They have to go by `old` or `new`, and by the
 /// newer list before the next change.
 ///
-/// It can be repeated, and does nothing if all is done.
+/// It can be repeated, and does nothing if all is done. Equal lists get one more number then.
 ///
 /// # Errors
 ///

@@ -97,7 +97,7 @@ impl Shared {
         };
         each_answer(&mut requests, |node, answers| {
             counts.iter_mut().zip(answers).for_each(|(count, answer)| {
-                count.enter(node, answer.and_then(|it| self.nodes.record(node, &it)))
+                count.enter(node, answer.and_then(|it| self.nodes.record(node, &it)));
             });
             counts
                 .iter()
