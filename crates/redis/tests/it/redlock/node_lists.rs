@@ -154,6 +154,24 @@ async fn a_new_number_of_the_same_list_is_learned_on_the_way() {
     .await;
 }
 
+/// The run died after it had opened one node. The others are closed for it.
+#[tokio::test]
+async fn locks_go_on_while_a_number_is_open_at_one_node() {
+    bounded(async {
+        let all = Cluster::of(3).await;
+        all.change("abc", "abc").await;
+        let old = all.client("abc").await;
+        all.change("abc", "abc").await;
+        all.tell('a', &["HSET", "{}:rn", "number", "3"]).await;
+        for name in ['b', 'c'] {
+            all.tell(name, &["HSET", "{}:rn", "closed", "1"]).await;
+        }
+        granted(&all.client("abc").await, &held("a", 1000)).await;
+        granted(&old, &held("b", 1000)).await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_hold_that_ends_later_outlives_a_new_number_of_the_list() {
     bounded(async {
