@@ -20,7 +20,8 @@ const NEW: &str = "LEASEHOLD_NEW";
 /// Change the nodes of a Redlock while programs run, one node at a time.
 ///
 /// OLD names the nodes in use, and NEW those to use: with one node more, with one less, or the same. A dead node is replaced by way of
-/// the list without it, a healthy one by way of the list with both. The first change, from OLD to OLD, gives the list a number.
+/// the list without it, a healthy one by way of the list with both. The first change, from OLD to OLD, gives the list a number, and a
+/// second one tells it to programs that run.
 ///
 /// Programs that were started with OLD go on. Start all of them with NEW before the next change: from then on a program that still uses OLD
 /// gets no lock and loses those that it holds. Other tools on the same locks are not told: they must never be two lists behind.
@@ -30,7 +31,7 @@ const NEW: &str = "LEASEHOLD_NEW";
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  leasehold redlock-change redlock://a,b,c redlock://a,b,c      give today's list a number
+  leasehold redlock-change redlock://a,b,c redlock://a,b,c      give today's list a number, twice
   leasehold redlock-change redlock://a,b,c redlock://a,b,c,d    then d takes part
 
 Exit codes:

@@ -38,8 +38,9 @@ use leasehold_core::{Error, ErrorKind, Result};
 use redis::{Value, from_redis_value_ref};
 use tokio::time::sleep;
 
-use crate::link::{CLOCK, Call, Connection, Inbox, Names, Script, Server, junk};
+use crate::link::{CLOCK, Call, Connection, Inbox, Names, Script, Server, StoreMark, junk};
 use crate::redlock::client::list::{address, canonical, record_of};
+use crate::redlock::config::check;
 use crate::redlock::{BESIDE, Config, invalid};
 
 /// The number of ballots that are lost to other runs before this one gives up.
@@ -77,10 +78,10 @@ pub struct NodesChange {
 ///
 /// # Errors
 ///
-/// `Invalid` if the lists differ in more than one node, if `new` has fewer than two, if `old` is not
-/// the newest list, or has no number and is to change; `Unavailable` if a majority of `old` (for the
-/// first number all of it), or a new node, does not answer, or a majority of `new` cannot be opened.
-/// Nothing is lost then: it is to be repeated.
+/// `Invalid` if the lists differ in more than one node, if one has fewer than two or names a server
+/// twice, if their prefixes or databases differ, if `old` is not the newest list, or has no number and
+/// is to change; `Unavailable` if a majority of `old` (for the first number all of it), or a new node,
+/// does not answer, or a majority of `new` cannot be opened. Nothing is lost then: it is to be repeated.
 ///
 /// # Cancel safety
 ///
@@ -128,6 +129,8 @@ struct Lists {
 
 impl Lists {
     fn of(old: &Config, new: &Config) -> Result<Lists> {
+        check(&old.nodes)?;
+        check(&new.nodes)?;
         let set = |config: &Config| config.nodes.iter().map(address).collect::<BTreeSet<_>>();
         let (from, to) = (set(old), set(new));
         if from.symmetric_difference(&to).count() > 1 {
@@ -137,6 +140,18 @@ impl Lists {
         }
         if old.prefix != new.prefix {
             return Err(invalid("both lists have to have one prefix"));
+        }
+        // A database is no part of a node's name.
+        let databases = |config: &Config| -> BTreeMap<String, i64> {
+            let each = config.nodes.iter();
+            each.map(|it| (address(it), it.info.redis_settings().db()))
+                .collect()
+        };
+        let new_databases = databases(new);
+        let is_same =
+            |(node, db): (&String, &i64)| new_databases.get(node).is_none_or(|it| it == db);
+        if !databases(old).iter().all(is_same) {
+            return Err(invalid("both lists have to have one database"));
         }
         Ok(Lists {
             old: canonical(&old.nodes),
@@ -251,15 +266,10 @@ impl Proposal {
 fn plan(lists: &Lists, records: &BTreeMap<String, Result<Record>>) -> Result<Plan> {
     let known = records.values().flatten();
     let newest = known
-        .filter(|record| record.number.is_some())
+        .filter(|record| record.number > Some(0))
         .max_by_key(|it| it.number);
     let Some(newest) = newest.cloned() else {
-        if lists.old != lists.new {
-            return Err(invalid(
-                "the list of nodes has no number yet: give it one first, by a change from OLD to OLD",
-            ));
-        }
-        return Ok(Plan::First);
+        return first(lists, records);
     };
     let top = newest.number.unwrap_or_default();
     let open_at_top = records.iter().filter(|(node, record)| {
@@ -269,7 +279,7 @@ fn plan(lists: &Lists, records: &BTreeMap<String, Result<Record>>) -> Result<Pla
         is_open && newest.nodes.split(',').any(|other| other == *node)
     });
     let is_complete = open_at_top.count() >= majority(&newest.nodes);
-    let is_asked = newest.nodes == lists.new && newest.before == lists.old && top > 0;
+    let is_asked = newest.nodes == lists.new && newest.before == lists.old;
     if is_asked && (lists.old != lists.new || !is_complete) {
         return Ok(Plan::Finish(newest));
     }
@@ -282,6 +292,28 @@ fn plan(lists: &Lists, records: &BTreeMap<String, Result<Record>>) -> Result<Pla
     )))
 }
 
+/// The change that gives a list its first number. A node that does not answer may have one, and one
+/// without a record has lost its data then.
+fn first(lists: &Lists, records: &BTreeMap<String, Result<Record>>) -> Result<Plan> {
+    let failed: Vec<String> = records
+        .values()
+        .filter_map(|record| Some(record.as_ref().err()?.to_string()))
+        .collect();
+    if !failed.is_empty() {
+        let what = format!(
+            "redlock: no node that answered has a number, and those that did not may have one: {}",
+            failed.join("; ")
+        );
+        return Err(Error::new(ErrorKind::Unavailable, what));
+    }
+    if lists.old != lists.new {
+        return Err(invalid(
+            "the list of nodes has no number yet: give it one first, by a change from OLD to OLD",
+        ));
+    }
+    Ok(Plan::First)
+}
+
 /// The connections to the nodes of both lists.
 struct Nodes {
     each: BTreeMap<String, Result<Connection>>,
@@ -291,23 +323,36 @@ struct Nodes {
 
 impl Nodes {
     async fn connect(old: &Config, new: &Config) -> Result<Nodes> {
-        Names::new(&old.prefix, &BESIDE)?;
+        let mark = Names::new(&old.prefix, &BESIDE)?.mark();
         let servers = old.nodes.iter().chain(&new.nodes);
         let servers: BTreeMap<String, &Server> =
             servers.map(|server| (address(server), server)).collect();
         let inbox = Inbox::new(false);
-        let connecting = servers.into_iter().map(async |(node, server)| {
-            let connected = async {
-                let connection =
-                    Connection::new(server.clone(), old.timeout, Duration::ZERO, &inbox)?;
-                connection.connect().await?;
-                Ok(connection)
+        let marks = StoreMark::of_nodes(servers.len(), &mark);
+        let connect = async |server: &Server, mark| {
+            let server = Server {
+                mark: Some(mark),
+                ..server.clone()
             };
-            (node, connected.await)
+            let connection = Connection::new(server, old.timeout, Duration::ZERO, &inbox)?;
+            connection.connect().await?;
+            Ok(connection)
+        };
+        let each = servers.into_iter().zip(marks);
+        let connecting = each.map(async |((node, server), mark)| {
+            let connected: Result<Connection> = connect(server, mark).await;
+            (node, connected)
         });
+        let each: BTreeMap<String, Result<Connection>> =
+            join_all(connecting).await.into_iter().collect();
+        let mut failed = each.values().filter_map(|it| it.as_ref().err());
+        // One server under two names.
+        if let Some(e) = failed.find(|e| e.kind() == ErrorKind::OtherStore) {
+            return Err(invalid(&e.to_string()));
+        }
         let tokens = format!("{{{}}}:rt", old.prefix);
         Ok(Nodes {
-            each: join_all(connecting).await.into_iter().collect(),
+            each,
             record: record_of(&tokens),
             tokens,
         })
@@ -407,10 +452,12 @@ impl Nodes {
                 continue;
             }
             let text = ClaimId::fresh().to_string();
-            let blank = self
-                .ask(node, &["blank", &number.to_string(), &text])
-                .await?;
-            let blank = blank.into_iter().next().unwrap_or_default();
+            let blank = match self.ask(node, &["blank", &number.to_string(), &text]).await {
+                Ok(blank) => blank.into_iter().next().unwrap_or_default(),
+                Err(e) if is_new => return Err(e),
+                // It is not opened, and that is reported.
+                Err(_) => continue,
+            };
             if blank.is_empty() {
                 // Another run has given it a number meanwhile.
                 continue;
@@ -423,6 +470,19 @@ impl Nodes {
                 proposal.absent.insert(node.to_owned(), blank);
             }
         }
+        // A list without such a majority can neither be completed nor changed again.
+        let can_open = |node: &&str| {
+            proposal.fresh.contains_key(*node)
+                || matches!(records.get(*node), Some(Ok(record)) if record.number.is_some())
+        };
+        let open = lists.new.split(',').filter(can_open).count();
+        if open < majority(&lists.new) {
+            let what = format!(
+                "redlock: only {open} of the nodes {} answer and have their data, which is no majority: bring others back before",
+                lists.new
+            );
+            return Err(Error::new(ErrorKind::Unavailable, what));
+        }
         Ok(proposal)
     }
 
@@ -434,9 +494,10 @@ impl Nodes {
         let mut ballot = 1;
         for _ in 0..BALLOTS {
             let mut proposal = own.clone();
-            let args = ["promise", &number, old, &ballot.to_string(), &id];
+            let first = if is_first { "first" } else { "" };
+            let args = ["promise", &number, old, &ballot.to_string(), &id, first];
             let promised = self.ask_all(old.split(','), &args).await;
-            let mut answers = Answers::new(old);
+            let mut answers = Answers::new(old, is_first);
             if is_first {
                 // A node that was emptied cannot be told from the others yet, so all have to agree.
                 answers.needed = answers.of;
@@ -462,7 +523,7 @@ impl Nodes {
                 &proposal.to_string(),
             ];
             let closed = self.ask_all(old.split(','), &args).await;
-            let mut answers = Answers::new(old);
+            let mut answers = Answers::new(old, is_first);
             for (node, answer) in closed {
                 answers.enter(node, answer)?;
             }
@@ -498,9 +559,10 @@ impl Nodes {
                 .map(|(node, why)| format!("{node}: {why}"))
                 .collect();
             let what = format!(
-                "redlock: list {number} is open at {} of its nodes, which is no majority ({}): repeat the change",
+                "redlock: list {number} is open at {} of its nodes, which is no majority ({}): repeat the change, to {}",
                 has_vote.len(),
-                each.join("; ")
+                each.join("; "),
+                open.nodes
             );
             return Err(Error::new(ErrorKind::Unavailable, what));
         }
@@ -516,6 +578,10 @@ impl Nodes {
     async fn open_at(&self, node: &str, open: &Record) -> Result<()> {
         if open.absent.contains_key(node) {
             let what = "it has lost its data: repeat the change from this list to itself";
+            return Err(Error::new(ErrorKind::OtherStore, what));
+        }
+        if !self.each.contains_key(node) {
+            let what = format!("it was not named: repeat the change, to {}", open.nodes);
             return Err(Error::new(ErrorKind::OtherStore, what));
         }
         let number = open.number.unwrap_or_default().to_string();
@@ -544,6 +610,8 @@ impl Nodes {
 struct Answers {
     needed: usize,
     of: usize,
+    /// The list gets its first number.
+    is_first: bool,
     counted: usize,
     /// The greatest ballot that somebody else has.
     later: Option<u64>,
@@ -554,10 +622,11 @@ struct Answers {
 }
 
 impl Answers {
-    fn new(old: &str) -> Answers {
+    fn new(old: &str, is_first: bool) -> Answers {
         Answers {
             needed: majority(old),
             of: old.split(',').count(),
+            is_first,
             counted: 0,
             later: None,
             accepted: None,
@@ -603,7 +672,12 @@ impl Answers {
             ["none"] => self.failed.push(format!("{node}: it has lost its data")),
             ["behind"] => self.failed.push(format!("{node}: it was left behind")),
             ["other", nodes] => {
-                let what = format!("{node} goes by other nodes: {nodes}");
+                let first = if self.is_first {
+                    ", which were named when a first number was begun: name them, or delete the record there and begin again after the longest lease"
+                } else {
+                    ""
+                };
+                let what = format!("{node} goes by other nodes: {nodes}{first}");
                 return Err(invalid(&what));
             }
             _ => return Err(junk("a record")),

@@ -22,6 +22,8 @@ local verb, next_list = ARGV[1], tonumber(ARGV[2])
 
 -- For how many seconds the bound of tokens stays when the clock has passed it, as in `node.lua`.
 local KEPT = 7200
+-- A day, which no lease exceeds, and the fourth that is added to it. What ends later was noted by a clock that has stepped back since.
+local LONGEST = 108000000
 
 local record = {}
 local fields = call('HGETALL', LIST)
@@ -30,8 +32,14 @@ local number = tonumber(record.number)
 
 -- How long leases of lists before `number` may last, in milliseconds, and a number that no token here exceeds.
 local function granted()
-  local left = math.max(0, (tonumber(record.until_before) or 0) - now)
+  local left = math.max(0, math.min(LONGEST, (tonumber(record.until_before) or 0) - now))
   return left, int(math.max(tonumber(call('GET', BOUND)) or 0, micros))
+end
+
+-- Begins a record that stays. The note of leases that was there goes by itself, and a user has no right to `PERSIST`.
+local function begin(...)
+  call('DEL', LIST)
+  call('HSET', LIST, 'until', record['until'] or 0, ...)
 end
 
 -- read. Answers the record: `number nodes before absent fresh bound`.
@@ -43,10 +51,7 @@ end
 -- blank: a random text, for a server without a number. Answers the text that it has.
 if verb == 'blank' then
   if number then return '' end
-  if not record.blank then
-    call('HSET', LIST, 'blank', ARGV[3])
-    call('PERSIST', LIST)
-  end
+  if not record.blank then begin('blank', ARGV[3]) end
   return record.blank or ARGV[3]
 end
 
@@ -69,9 +74,8 @@ end
 -- Answers, where it has none: `none`, `behind`, `other nodes`; or `open number`, if that list is open here.
 local nodes, ballot, id = ARGV[3], tonumber(ARGV[4]), ARGV[5]
 if number and number >= next_list then return { 'open', number } end
-if not number and next_list == 1 and not record.blank then
-  call('HSET', LIST, 'number', 0, 'nodes', nodes)
-  call('PERSIST', LIST)
+if not number and verb == 'promise' and ARGV[6] == 'first' and not record.blank then
+  begin('number', 0, 'nodes', nodes)
   number, record.nodes = 0, nodes
 end
 if not number then return { 'none' } end
@@ -83,7 +87,8 @@ promised = tonumber(promised) or 0
 if promised > ballot or promised == ballot and by > id then return { 'later', promised } end
 call('HSET', LIST, 'promised', int(ballot) .. ' ' .. id)
 
--- promise. Answers `promised accepted proposal`: what was accepted, by which ballot.
+-- promise: `first`, to a list that no node has a number of: a server without a record has list 0 then.
+-- Answers `promised accepted proposal`: what was accepted, by which ballot.
 if verb == 'promise' then
   return { 'promised', record.accepted or '', record.proposal or '' }
 end

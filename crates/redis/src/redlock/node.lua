@@ -39,7 +39,7 @@ local DEAD = 100
 
 -- What takes or extends a hold counts only among the nodes of one list. It is done for the list that is open here, and for the one before it
 -- until that is closed. Without a record only those are served that know of no list.
--- Answers `list number nodes before`: the newest list that is open here, and the one before it. The number is -1 without a record.
+-- Answers `list number nodes before closed`: the newest list that is open here, and the one before it. The number is -1 without a record.
 local open, is_closed, blank, nodes, before, last_end, last_end_before
 if verb == 'claim' or verb == 'renew' or verb == 'release_after' then
   local record = redis.pcall('HMGET', LIST, 'number', 'closed', 'blank', 'nodes', 'before', 'until', 'until_before')
@@ -48,7 +48,7 @@ if verb == 'claim' or verb == 'renew' or verb == 'release_after' then
   local serves = list == open or open and list == open - 1 and not is_closed
   if not open then serves = list == 0 and not blank end
   if not serves then
-    return table.concat({ 'list', open or -1, nodes or '-', before or '-' }, ' ')
+    return table.concat({ 'list', open or -1, nodes or '-', before or '-', is_closed and 1 or 0 }, ' ')
   end
 end
 

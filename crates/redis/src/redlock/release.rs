@@ -30,6 +30,16 @@ impl Shared {
 
     pub(crate) async fn release_after(&self, claim: &Claim, rest: Duration) -> Result<()> {
         self.forget(claim.id);
+        let number = self.nodes.list.number();
+        let asked = self.ask_to_end(claim, rest).await;
+        if asked.is_err() && self.nodes.list.number() != number {
+            // The same nodes have another number now.
+            return self.ask_to_end(claim, rest).await;
+        }
+        asked
+    }
+
+    async fn ask_to_end(&self, claim: &Claim, rest: Duration) -> Result<()> {
         let call = self
             .call("release_after", claim)
             .arg(granted_ttl(rest, Duration::from_millis(1)).as_millis());

@@ -42,10 +42,12 @@ pub(crate) struct Served {
     pub(crate) number: Option<u64>,
     pub(crate) nodes: String,
     pub(crate) before: String,
+    /// It does not serve the one before any more.
+    pub(crate) is_closed: bool,
 }
 
 impl Served {
-    /// Reads `number nodes before`. The number is -1 without a record.
+    /// Reads `number nodes before closed`. The number is -1 without a record.
     pub(crate) fn of(mut fields: Fields<'_>) -> Result<Served> {
         let number: i64 = fields.value()?;
         let nodes = fields.word().to_owned();
@@ -53,17 +55,18 @@ impl Served {
             number: u64::try_from(number).ok(),
             nodes,
             before: fields.word().to_owned(),
+            is_closed: fields.word() == "1",
         })
     }
 
-    /// The newest number under which the node knows these nodes.
-    fn number_of(&self, nodes: &str) -> Option<u64> {
-        let number = self.number?;
-        match () {
-            () if self.nodes == nodes => Some(number),
-            () if self.before == nodes => number.checked_sub(1),
-            () => None,
-        }
+    /// The numbers under which the node serves these nodes.
+    fn numbers_of(&self, nodes: &str) -> impl Iterator<Item = u64> {
+        let own = self.number.filter(|_| self.nodes == nodes);
+        let before = self
+            .number
+            .filter(|_| self.before == nodes && !self.is_closed);
+        let before = before.and_then(|number| number.checked_sub(1));
+        before.into_iter().chain(own)
     }
 }
 
@@ -93,17 +96,21 @@ impl List {
         let Some(newest) = known.max_by_key(|served| served.number) else {
             return Ok(());
         };
-        let numbers = records
+        // A change that is not complete is open at few nodes.
+        let all: Vec<u64> = records
             .iter()
-            .filter_map(|served| served.number_of(&self.nodes));
-        match numbers.max() {
+            .flat_map(|served| served.numbers_of(&self.nodes))
             // The nodes serve the newest list and the one before it.
-            Some(number) if newest.number <= Some(number + 1) => {
-                self.number.fetch_max(number, Ordering::Relaxed);
-                Ok(())
-            }
-            _ => Err(self.outdated(newest)),
-        }
+            .filter(|number| newest.number <= Some(number + 1))
+            .collect();
+        let needed = self.nodes.split(',').count() / 2 + 1;
+        let votes = |number: &u64| all.iter().filter(|other| *other == number).count();
+        let best = all
+            .iter()
+            .max_by_key(|number| (votes(number) >= needed, **number));
+        let number = best.ok_or_else(|| self.outdated(newest))?;
+        self.number.fetch_max(*number, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Returns why a node refused a request of this list. If it serves this list under a newer
@@ -113,7 +120,10 @@ impl List {
             let what = "it has no record of the list of nodes, so it is new or has lost its data, and has no vote: see `leasehold redlock-change`";
             return Error::new(ErrorKind::OtherStore, what);
         };
-        match served.number_of(&self.nodes) {
+        let own = self.number();
+        // Others may have opened no more than the first of them.
+        let served_now = served.numbers_of(&self.nodes).find(|number| *number >= own);
+        match served_now {
             Some(newer) if newer >= self.number.fetch_max(newer, Ordering::Relaxed) => {
                 let what = format!("the list of nodes has the number {newer} now");
                 Error::new(ErrorKind::Unavailable, what)
@@ -156,6 +166,7 @@ mod tests {
             number: Some(number),
             nodes: nodes.into(),
             before: before.into(),
+            is_closed: false,
         }
     }
 
@@ -169,6 +180,11 @@ mod tests {
         assert_eq!(own.number(), 2);
         own.begin(&[served(4, "a,b,c", "a,b,c,d")]).unwrap();
         assert_eq!(own.number(), 4);
+        // A change that is not complete is open at one node.
+        let own = list("a,b,c");
+        let [two, three] = [2, 3].map(|number| served(number, "a,b,c", "a,b,c"));
+        own.begin(&[three, two.clone(), two]).unwrap();
+        assert_eq!(own.number(), 2);
         let newest = served(4, "a,b,c", "a,b,c,d");
         for records in [
             [Served::default(), newest.clone()],
@@ -186,12 +202,22 @@ mod tests {
         let kind = |served: &Served| own.refused(served).kind();
         assert_eq!(kind(&Served::default()), ErrorKind::OtherStore);
         // The list got another number.
+        let closed = |number| Served {
+            is_closed: true,
+            ..served(number, "a,b,c", "a,b,c")
+        };
         assert_eq!(kind(&served(2, "a,b,c", "a,b,c")), ErrorKind::Unavailable);
+        assert_eq!(own.number(), 1);
+        assert_eq!(kind(&closed(2)), ErrorKind::Unavailable);
         assert_eq!(own.number(), 2);
         // A request that was sent before is refused after the number is known.
         assert_eq!(kind(&served(2, "a,b,c", "a,b,c")), ErrorKind::Unavailable);
         assert_eq!(kind(&served(1, "a,b,c", "a,b,c")), ErrorKind::OtherStore);
-        assert_eq!(kind(&served(4, "a,b,d", "a,b")), ErrorKind::OtherStore);
+        assert_eq!(kind(&served(3, "a,b,c", "a,b,c")), ErrorKind::Unavailable);
         assert_eq!(own.number(), 2);
+        assert_eq!(kind(&closed(3)), ErrorKind::Unavailable);
+        assert_eq!(own.number(), 3);
+        assert_eq!(kind(&served(5, "a,b,d", "a,b")), ErrorKind::OtherStore);
+        assert_eq!(own.number(), 3);
     }
 }

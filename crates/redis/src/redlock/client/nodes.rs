@@ -162,7 +162,7 @@ impl Nodes {
     /// has none to claim either.
     async fn served(&self, tokens: &str) -> Vec<Served> {
         let mut question = pipe();
-        let fields = ["number", "nodes", "before"];
+        let fields = ["number", "nodes", "before", "closed"];
         question.cmd("HMGET").arg(record_of(tokens)).arg(&fields);
         let answers = join_all(
             self.connections()
@@ -179,6 +179,7 @@ impl Nodes {
                 number: text(0).and_then(|number| number.parse().ok()),
                 nodes: text(1).unwrap_or_default(),
                 before: text(2).unwrap_or_default(),
+                is_closed: text(3).is_some(),
             })
         };
         answers.into_iter().filter_map(served).collect()

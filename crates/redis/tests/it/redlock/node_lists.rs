@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use leasehold_core::backend::{Backend, Claim, Claimed, Grant, Mode, Moment, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, Result, Store};
+use leasehold_redis::client::IntoConnectionInfo;
 use leasehold_redis::redlock::{Config, NodesChange, Redlock, change_nodes};
 use leasehold_testbed::Redis;
 use tokio::task::JoinSet;
@@ -51,6 +52,15 @@ impl Cluster {
         let nodes: BTreeSet<&str> = changed.nodes.iter().map(String::as_str).collect();
         assert_eq!(nodes, expected);
         changed.without_vote.len()
+    }
+
+    async fn tell(&self, name: char, words: &[&str]) {
+        self.node(name).command(words).await.unwrap();
+    }
+
+    async fn nodes_at(&self, name: char) -> String {
+        let nodes = self.node(name).command(&["HGET", "{}:rn", "nodes"]);
+        nodes.await.unwrap().text().unwrap()
     }
 
     async fn number(&self, name: char) -> Option<String> {
@@ -140,6 +150,44 @@ async fn a_new_number_of_the_same_list_is_learned_on_the_way() {
             granted(&store, &held(name, 200)).await;
             assert!(is_renewed(&store, &hold, &grant).await);
         }
+    })
+    .await;
+}
+
+/// The run died after it had opened one node. The others are closed for it.
+#[tokio::test]
+async fn locks_go_on_while_a_number_is_open_at_one_node() {
+    bounded(async {
+        let all = Cluster::of(3).await;
+        all.change("abc", "abc").await;
+        let old = all.client("abc").await;
+        all.change("abc", "abc").await;
+        all.tell('a', &["HSET", "{}:rn", "number", "3"]).await;
+        for name in ['b', 'c'] {
+            all.tell(name, &["HSET", "{}:rn", "closed", "1"]).await;
+        }
+        granted(&all.client("abc").await, &held("a", 1000)).await;
+        granted(&old, &held("b", 1000)).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_hold_that_ends_later_outlives_a_new_number_of_the_list() {
+    bounded(async {
+        let all = Cluster::of(3).await;
+        all.change("abc", "abc").await;
+        let store = all.client("abc").await;
+        let hold = held("a", 60_000);
+        granted(&store, &hold).await;
+        all.change("abc", "abc").await;
+        // It closes the list of the hold, and waits for its lease.
+        let change = all.try_change("abc", "abc");
+        assert!(timeout(Duration::from_secs(1), change).await.is_err());
+        let rest = Duration::from_secs(90);
+        store.release_after(&hold, None, rest).await.unwrap();
+        let left = all.node('a').command(&["PTTL", "a"]).await.unwrap();
+        assert!(left.integer() > Some(80_000), "{left:?}");
     })
     .await;
 }
@@ -306,6 +354,192 @@ async fn two_operators_open_one_list_for_each_number() {
     .await;
 }
 
+/// The others may have numbers. If it took part in a first change, it would look as one that was away with its data.
+#[tokio::test]
+async fn an_emptied_node_gets_no_record_while_the_others_are_silent() {
+    bounded(async {
+        let all = Cluster::of(3).await;
+        for _ in 0..2 {
+            all.change("abc", "abc").await;
+        }
+        all.node('b').command(&["FLUSHALL"]).await.unwrap();
+        for name in ['a', 'c'] {
+            all.node(name).pause().await.unwrap();
+        }
+        let addrs = "abc".chars().map(|name| all.node(name).addr());
+        let quick = Config::from_url(&format!("{}?timeout=1000", url(addrs))).unwrap();
+        let alone = change_nodes(&quick, &quick, drop).await;
+        for name in ['a', 'c'] {
+            all.node(name).resume().unwrap();
+        }
+        assert_eq!(kind(alone), ErrorKind::Unavailable);
+        assert_eq!(all.number('b').await, None);
+        assert_eq!(all.change("abc", "abc").await, 1);
+        assert_eq!(all.change("abc", "abc").await, 0);
+    })
+    .await;
+}
+
+/// The first change was not complete at `c`, so it goes on, and `b` has lost its data meanwhile.
+#[tokio::test]
+async fn the_first_change_does_not_bring_back_a_node_that_lost_its_data_after_it() {
+    bounded(async {
+        let all = Cluster::of(3).await;
+        all.change("abc", "abc").await;
+        // As a run leaves it that died between the nodes.
+        let nodes = all.nodes_at('a').await;
+        all.tell('c', &["DEL", "{}:rn"]).await;
+        all.tell('c', &["HSET", "{}:rn", "number", "0", "nodes", &nodes])
+            .await;
+        let one = all.client("abc").await;
+        let two = all.client("abc").await;
+        all.node('c').pause().await.unwrap();
+        granted(&one, &held("a", 20_000)).await;
+        all.node('c').resume().unwrap();
+        all.tell('b', &["FLUSHALL"]).await;
+        assert_eq!(all.change("abc", "abc").await, 1);
+        assert_eq!(all.number('b').await, None);
+        assert_eq!(all.number('c').await.as_deref(), Some("1"));
+        assert!(!is_granted(&two, &held("a", 1000)).await);
+    })
+    .await;
+}
+
+/// A record that went with the note of a lease would take the number with it.
+#[tokio::test]
+async fn a_user_with_the_rights_of_a_program_gives_a_number_that_stays() {
+    bounded(async {
+        let all = Cluster::of(4).await;
+        let rights = "on >pw ~* &leasehold:* -@all +hello +client +ping +subscribe +unsubscribe +publish +eval +evalsha +info +config|get \
+            +exists +get +set +pexpire +pttl +del +unlink +hset +hget +hmget +hgetall +hdel +zadd +zcard +zscore +zrange +zrevrange \
+            +zrangebyscore +zrem +time +rename +zremrangebyscore +pubsub|numsub";
+        for node in &all.0 {
+            let words = ["ACL", "SETUSER", "app"].into_iter();
+            let words: Vec<&str> = words.chain(rights.split_whitespace()).collect();
+            node.command(&words).await.unwrap();
+        }
+        let url = |list| all.url(list).replace("://", "://app:pw@");
+        let store = {
+            let url = url("abc");
+            connected(|| Redlock::connect(&url)).await
+        };
+        granted(&store, &held("a", 300)).await;
+        for (new, number) in [("abc", "1"), ("abcd", "2")] {
+            let config = |list| Config::from_url(&url(list)).unwrap();
+            let changed = change_nodes(&config("abc"), &config(new), drop).await.unwrap();
+            assert_eq!(changed.without_vote, []);
+            for name in new.chars() {
+                let left = all.node(name).command(&["PTTL", "{}:rn"]).await.unwrap();
+                assert_eq!(left.integer(), Some(-1), "{name}");
+                assert_eq!(all.number(name).await.as_deref(), Some(number));
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_another_one_or_another_database_is_no_node_more() {
+    bounded(async {
+        let all = Cluster::of(3).await;
+        all.change("abc", "abc").await;
+        let alias = all.node('a').addr().replace("127.0.0.1", "localhost");
+        let addrs = "abc".chars().map(|name| all.node(name).addr());
+        let twice = format!("{}?timeout=5000", url(addrs.chain([&*alias])));
+        let old = all.config("abc");
+        let refused = change_nodes(&old, &Config::from_url(&twice).unwrap(), drop).await;
+        assert!(
+            refused
+                .as_ref()
+                .is_err_and(|e| e.to_string().contains("same server")),
+            "{refused:?}"
+        );
+        assert_eq!(kind(refused), ErrorKind::Invalid);
+        let elsewhere = all.url("abc").replace('?', "/1?");
+        let refused = change_nodes(&old, &Config::from_url(&elsewhere).unwrap(), drop).await;
+        assert_eq!(kind(refused), ErrorKind::Invalid);
+        let alone = Config::new(vec![
+            format!("redis://{}", all.node('a').addr())
+                .into_connection_info()
+                .unwrap(),
+        ]);
+        assert_eq!(
+            kind(change_nodes(&alone, &alone, drop).await),
+            ErrorKind::Invalid
+        );
+        assert_eq!(all.number('a').await.as_deref(), Some("1"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_change_that_is_done_is_repeated_without_a_wait() {
+    bounded(async {
+        let all = Cluster::of(4).await;
+        all.change("abc", "abc").await;
+        all.change("abc", "abcd").await;
+        // By a program that goes by the list before.
+        granted(&all.client("abc").await, &held("a", 60_000)).await;
+        let (old, new) = (all.config("abc"), all.config("abcd"));
+        let again = change_nodes(&old, &new, |rest| panic!("waits {rest:?}"));
+        assert_eq!(again.await.unwrap().number, 2);
+    })
+    .await;
+}
+
+/// Another operator's run died after a majority had closed for it.
+#[tokio::test]
+async fn who_completes_the_change_of_another_is_told_how_to_open_its_new_node() {
+    bounded(async {
+        let all = Cluster::of(5).await;
+        all.change("abc", "abc").await;
+        granted(&all.client("abc").await, &held("a", 1500)).await;
+        all.change("abc", "abc").await;
+        // It waits for the lease, and dies.
+        let waits = all.try_change("abc", "abce");
+        timeout(Duration::from_millis(700), waits).await.ok();
+        all.node('c').kill().await.unwrap();
+        let addrs = |list: &'static str| list.chars().map(|name| all.node(name).addr());
+        let quick = |list| Config::from_url(&url(addrs(list))).unwrap();
+        let stuck = change_nodes(&quick("abc"), &quick("abcd"), drop)
+            .await
+            .unwrap_err();
+        let mut expected: Vec<&str> = addrs("abce").collect();
+        expected.sort_unstable();
+        assert!(
+            stuck
+                .to_string()
+                .contains(&format!("repeat the change, to {}", expected.join(","))),
+            "{stuck}"
+        );
+        assert!(
+            change_nodes(&quick("abc"), &quick("abce"), drop)
+                .await
+                .is_ok()
+        );
+    })
+    .await;
+}
+
+/// `ab` could not be opened, and `abc` would not be the newest list any more.
+#[tokio::test]
+async fn a_list_that_cannot_be_opened_is_not_begun() {
+    bounded(async {
+        let all = Cluster::of(3).await;
+        all.change("abc", "abc").await;
+        all.tell('b', &["FLUSHALL"]).await;
+        let refused = all.try_change("abc", "ab").await.unwrap_err();
+        assert!(
+            refused.to_string().contains("bring others back"),
+            "{refused}"
+        );
+        assert_eq!(all.change("abc", "abc").await, 1);
+        assert_eq!(all.change("abc", "abc").await, 0);
+        assert_eq!(all.change("abc", "ab").await, 0);
+    })
+    .await;
+}
+
 /// A program that runs through changes: it claims, holds for a moment, dies now and then, and begins anew with the list in use when
 /// it is told that its own is out of date.
 struct Fleet {
@@ -325,9 +559,9 @@ impl Fleet {
                 sleep(20).await;
                 continue;
             };
-            while self.turn(&store).await {
-                if self.ends.load(Ordering::Relaxed) {
-                    return;
+            loop {
+                if self.ends.load(Ordering::Relaxed) || !self.turn(&store).await {
+                    break;
                 }
             }
         }
