@@ -227,6 +227,7 @@ const fn program(list: Set, lease: u8) -> Program {
         list,
         lease,
         is_numbered: true,
+        least: 0,
     }
 }
 
@@ -252,6 +253,8 @@ fn nodes(without: Option<redlock_nodes::Rule>) -> RedlockNodes {
         ballots: [2, 0],
         empties: 0,
         empties_from: 0,
+        silent: false,
+        stalls: false,
         lost: 0,
         releases: false,
         holds: None,
@@ -267,7 +270,22 @@ fn emptied(without: Option<redlock_nodes::Rule>) -> RedlockNodes {
         programs: programs(ABC, ABC),
         wants: [SAME, &[]],
         empties: 1,
+        silent: true,
         ..nodes(without)
+    }
+}
+
+/// The list gets its first numbers, and its programs start then. A node is emptied after that.
+fn first_numbers(without: Option<redlock_nodes::Rule>) -> RedlockNodes {
+    let later = Program {
+        least: 1,
+        ..program(ABC, 1)
+    };
+    RedlockNodes {
+        unnumbered: true,
+        programs: [later; 2],
+        empties_from: 1,
+        ..emptied(without)
     }
 }
 
@@ -474,11 +492,26 @@ fn redlock_operators_agree_on_its_nodes() {
         (
             "first numbers, a node is emptied",
             RedlockNodes {
-                unnumbered: true,
-                empties: 1,
-                down: None,
-                alike: &[AB],
-                ..two_operators(None)
+                ballots: [3, 0],
+                alike: &[ABC],
+                ..first_numbers(None)
+            },
+        ),
+        (
+            "first numbers, a node is emptied, two operators",
+            RedlockNodes {
+                wants: [SAME, SAME],
+                ballots: [2, 1],
+                alike: &[ABC],
+                ..first_numbers(None)
+            },
+        ),
+        (
+            "first numbers, without a node",
+            RedlockNodes {
+                empties: 0,
+                down: Some(list("a")),
+                ..first_numbers(None)
             },
         ),
         (
@@ -631,13 +664,15 @@ fn redlock_needs_its_rules_to_change_nodes() {
             },
             ONE_LIST,
         ),
+        (first_numbers(Some(FirstHearsAll)), ONE_HOLDER),
+        (first_numbers(Some(FirstOnce)), ONE_HOLDER),
         (
             RedlockNodes {
-                unnumbered: true,
-                empties: 1,
-                ..two_operators(Some(FirstByAll))
+                empties: 0,
+                down: Some(list("a")),
+                ..first_numbers(Some(FirstByAll))
             },
-            ONE_LIST,
+            NOBODY_STUCK,
         ),
         (two_operators(Some(KeepsPromises)), ONE_LIST),
         (two_operators(Some(Adopts)), ONE_LIST),
@@ -723,9 +758,27 @@ fn redlock_needs_its_rules_to_change_nodes() {
                 ..self::emptied(None)
             },
         ),
+        (
+            "a node is emptied while a run for the first number stalls",
+            RedlockNodes {
+                wants: [SAME, SAME],
+                ballots: [1, 1],
+                stalls: true,
+                ..first_numbers(None)
+            },
+        ),
     ] {
         breaks(&format!("nodes, {name}"), model, ONE_HOLDER);
     }
+    breaks(
+        "nodes, a new node is not reached, and is silent to the next run",
+        RedlockNodes {
+            silent: true,
+            down: Some(list("b")),
+            ..nodes(None)
+        },
+        NOBODY_STUCK,
+    );
 }
 
 fn etcd(without: Option<etcd::Rule>) -> Etcd {

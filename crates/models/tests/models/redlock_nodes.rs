@@ -3,10 +3,14 @@
 //! The rules are those of `redis/src/redlock` (`node.lua`: which attempts a node serves, and when their leases end; `list.lua`: promise,
 //! close and open; `change.rs`: the operator's run that sends them; `client/list.rs`: the number that a program goes by). Lists are
 //! numbered. Change k goes from list k-1, OLD, to list k, NEW; a majority is one of a whole list. An attempt carries one number, and a
-//! node compares it: open at k it serves k and k-1, closed for k+1 only k, and without a record it serves none. An operator's run opens
-//! OLD at nodes that have missed it, gets promises for its ballot from a majority of OLD, closes a majority of OLD for the proposal,
-//! waits until the leases that any of those has granted to lists before OLD have ended, and opens all nodes of OLD and NEW. It ends
-//! where NEW is open already. What is open anywhere may be opened everywhere, which is all that a run does that finds NEW open.
+//! node compares it: open at k it serves k and k-1, closed for k+1 only k, and without a record it serves none. An operator's run reads
+//! the records of the nodes that answer, and goes by the newest. It opens OLD at nodes that have missed it, gets promises for its ballot
+//! from a majority of OLD, closes a majority of OLD for the proposal, waits until the leases that any of those has granted to lists before
+//! OLD have ended, and opens all nodes of OLD and NEW. It ends where NEW is open already. What is open anywhere may be opened everywhere,
+//! which is all that a run does that finds NEW open.
+//!
+//! Number 1 goes to a list as it is. The run needs an answer from every node that it has no number, and then a promise from every node:
+//! those without a record have list 0 from then on. No other run gets a promise from a node without a record.
 //!
 //! Serving and agreement are one state space. A request is executed and answered at once or never, at any moment: an answer that is lost
 //! is a run that dies, or a vote that is not counted, and a request that comes late is one of a run that still goes on beside another. A
@@ -14,7 +18,9 @@
 //! time that is left, and not a deadline. A node loses all of its data or nothing, and is known as another one from then on, by a random
 //! mark that it keeps among them.
 //!
-//! Not here: several names, shared holds, waiters, evictions, stepped clocks, older data that come back.
+//! Not here: several names, shared holds, waiters, evictions, stepped clocks, older data that come back. Records are read at one instant.
+//! No run is refused because too few nodes of NEW have their data. A run for number 1 ends when another one opens that number before all have
+//! promised; if it stalls there and goes on, a node that was emptied meanwhile may promise, and has its vote back too early (`stalls`).
 
 mod steps;
 
@@ -62,7 +68,12 @@ pub(crate) enum Rule {
     EmptiedIsNotZero,
     /// It promises nothing, and closes for nothing.
     EmptiedHasNoVote,
-    /// For change 1 every node of OLD promises, if none had a record. Without: a majority.
+    /// A run gives the first number if every node has answered that it has none. Without: if those that answer have none.
+    FirstHearsAll,
+    /// A run that hears that number 1 is open opens it, and no more. Without: it asks for the first promises again, and counts the nodes
+    /// where number 1 is open.
+    FirstOnce,
+    /// For number 1 every node of OLD promises. Without: a majority.
     FirstByAll,
     /// A node that has promised a ballot refuses smaller ones.
     KeepsPromises,
@@ -98,12 +109,13 @@ pub(crate) const fn list(names: &str) -> Set {
 /// OLD and NEW of changes.
 pub(crate) type Changes = &'static [(Set, Set)];
 
-/// A program: its list, how long its leases are, and whether its attempts carry numbers.
+/// A program: its list, how long its leases are, whether its attempts carry numbers, and the least of them: it starts when that is open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Program {
     pub(crate) list: Set,
     pub(crate) lease: u8,
     pub(crate) is_numbered: bool,
+    pub(crate) least: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -117,9 +129,13 @@ pub(crate) struct RedlockNodes {
     /// What each operator wants, and how many ballots it has.
     pub(crate) wants: [Changes; OPERATORS],
     pub(crate) ballots: [u8; OPERATORS],
-    /// How often a node may lose its data, and the least number of the list that is open there then.
+    /// How often a node may lose its data, and the least number of a list that is open at another node then.
     pub(crate) empties: u8,
     pub(crate) empties_from: u8,
+    /// Nodes without a record may be silent to a run that goes from a list with a number.
+    pub(crate) silent: bool,
+    /// A run that gives the first number may go on asking for promises when another one has opened that number.
+    pub(crate) stalls: bool,
     /// How many answers to operators may be lost while their run goes on.
     pub(crate) lost: u8,
     pub(crate) releases: bool,
@@ -261,11 +277,14 @@ pub(crate) enum Action {
         number: u8,
     },
     Release(u8),
-    /// By the record of this node, or what it has accepted.
+    /// No node has a number.
+    First(u8),
+    /// The record of this node is the newest of those that are read, or what it has accepted is.
     Start {
         operator: u8,
         want: u8,
         at: Name,
+        silent: Names,
         accepted: bool,
     },
     /// NEW is open at this node.
@@ -364,8 +383,10 @@ impl Model for RedlockNodes {
             if !self.has(Rule::OperatorOpens) && node.accepted.is_some() && node.until_before == 0 {
                 actions.push(Action::OpensByItself(Name(at)));
             }
-            let may_be_emptied = |it: Record| s.empties > 0 && it.number >= self.empties_from;
-            if node.record.is_some_and(may_be_emptied) {
+            let mut others = (0..NODES).filter(|other| *other != at);
+            let is_numbered = |it: usize| s.nodes[it].number() >= Some(self.empties_from);
+            let has_data = node.record.is_some() || node.entry.is_some();
+            if s.empties > 0 && has_data && others.any(is_numbered) {
                 actions.push(Action::Emptied(Name(at)));
             }
         }
@@ -386,12 +407,14 @@ impl Model for RedlockNodes {
                 number,
             } => self.attempt(&mut s, client, voters.0, number),
             Action::Release(client) => s.release(client),
+            Action::First(operator) => self.first(&mut s, operator),
             Action::Start {
                 operator,
                 want,
                 at,
+                silent,
                 accepted,
-            } => self.start(&mut s, operator, want, at.0, accepted),
+            } => self.start(&mut s, operator, want, at.0, silent.0, accepted),
             Action::Resume { operator, want, at } => self.resume(&mut s, operator, want, at.0),
             Action::BringUp(operator, at) => self.bring_up(&mut s, operator, at.0),
             Action::Promise(operator, at) => self.ask_promise(&mut s, operator, at.0),

@@ -31,7 +31,7 @@ impl Run {
 }
 
 impl Node {
-    fn number(&self) -> Option<u8> {
+    pub(super) fn number(&self) -> Option<u8> {
         Some(self.record?.number)
     }
 
@@ -61,7 +61,7 @@ impl RedlockNodes {
             return;
         }
         let numbers = match it.left {
-            0 if of.is_numbered => self.numbers(s, of.list),
+            0 if of.is_numbered => self.numbers(s, of),
             0 => vec![NO_NUMBER],
             _ => vec![it.number],
         };
@@ -124,7 +124,8 @@ impl RedlockNodes {
     }
 
     /// Those that a program of this list may have learnt when it connected: nodes tell their records.
-    fn numbers(&self, s: &State, list: Set) -> Vec<u8> {
+    fn numbers(&self, s: &State, of: &Program) -> Vec<u8> {
+        let list = of.list;
         let from_proposals = !self.has(Rule::LearnsFromRecords) || !self.has(Rule::RefusesNewer);
         let is_told = |node: &Node, number: u8| {
             let proposed = node.accepted.filter(|_| from_proposals);
@@ -137,7 +138,7 @@ impl RedlockNodes {
             s.opened[usize::from(*number)].is_some_and(|it| it.nodes == list)
                 || s.nodes.iter().any(|node| is_told(node, *number))
         };
-        (0..=self.last).filter(is_mine).collect()
+        (of.least..=self.last).filter(is_mine).collect()
     }
 
     fn serves(&self, s: &State, node: &Node, client: u8, number: u8) -> bool {
@@ -221,9 +222,17 @@ impl RedlockNodes {
     pub(super) fn starts(&self, s: &State, operator: u8, actions: &mut Vec<Action>) {
         let has_ballot = s.ballots[usize::from(operator)] > 0;
         for (want, &(old, new)) in (0..).zip(self.wants[usize::from(operator)]) {
+            if has_ballot && old == new && old == self.first && self.may_be_first(s) {
+                actions.push(Action::First(operator));
+            }
+            let is_silent = |at: &usize| self.silent && s.nodes[*at].record.is_none();
+            let emptied = each(old & new).filter(is_silent);
+            let emptied: Set = emptied.map(|at| 1 << at).sum();
             for (at, node) in s.nodes.iter().enumerate() {
-                let record = node.record.or_else(|| self.record_zero(at, old));
-                let Some(record) = record else { continue };
+                let has_number = |it: &Record| it.number > 0 || !self.unnumbered;
+                let Some(record) = node.record.filter(has_number) else {
+                    continue;
+                };
                 let is_alike = |it: &Node| it.record == node.record && it.accepted == node.accepted;
                 let is_known = |it: &Node| is_alike(it) && it.token == node.token;
                 if s.nodes[..at].iter().any(is_known) {
@@ -231,12 +240,15 @@ impl RedlockNodes {
                 }
                 let at = Name(at);
                 if record.list.nodes == old && record.number < self.last && has_ballot {
-                    actions.push(Action::Start {
-                        operator,
-                        want,
-                        at,
-                        accepted: false,
-                    });
+                    for silent in (0..=emptied).filter(|set| set & !emptied == 0) {
+                        actions.push(Action::Start {
+                            operator,
+                            want,
+                            at,
+                            silent: Names(silent),
+                            accepted: false,
+                        });
+                    }
                 }
                 let before = record.number.checked_sub(1);
                 let is_before = |number: u8| {
@@ -256,6 +268,7 @@ impl RedlockNodes {
                         operator,
                         want,
                         at,
+                        silent: Names(0),
                         accepted: true,
                     });
                 }
@@ -263,25 +276,41 @@ impl RedlockNodes {
         }
     }
 
-    /// Nodes without a record may be those of a list that has no number yet.
-    fn record_zero(&self, at: usize, old: Set) -> Option<Record> {
-        let is_one = self.unnumbered && old == self.first && old & (1 << at) != 0;
-        is_one.then_some(Record {
+    /// A run may give the first number, by the records that it reads.
+    fn may_be_first(&self, s: &State) -> bool {
+        let greatest = u8::from(!self.has(Rule::FirstOnce));
+        let may = |at: usize| s.nodes[at].number() <= Some(greatest);
+        let mut nodes = each(self.first);
+        self.unnumbered
+            && if self.has(Rule::FirstHearsAll) {
+                nodes.all(may)
+            } else {
+                nodes.any(may)
+            }
+    }
+
+    fn is_first(&self, run: &Run) -> bool {
+        self.unnumbered && run.number == 1
+    }
+
+    /// The list that programs use before there are numbers.
+    fn record_zero(&self) -> Record {
+        let nodes = self.first;
+        Record {
             number: 0,
-            list: List {
-                nodes: old,
-                ..NO_LIST
-            },
-        })
+            list: List { nodes, ..NO_LIST },
+        }
     }
 
     /// What an operator proposes after this record.
-    fn wish(&self, s: &State, after: Record, nodes: Set) -> List {
+    fn wish(&self, s: &State, after: Record, nodes: Set, silent: Set) -> List {
         let mut list = List { nodes, ..NO_LIST };
-        for at in each(nodes) {
+        if self.unnumbered && after.number == 0 {
+            return list;
+        }
+        for at in each(nodes & !silent) {
             let node = &s.nodes[at];
-            let is_zero = after.number == 0 && self.record_zero(at, after.list.nodes).is_some();
-            if node.record.is_some() || is_zero {
+            if node.record.is_some() {
                 continue;
             }
             list.empty[at] = node.life;
@@ -294,19 +323,36 @@ impl RedlockNodes {
         list
     }
 
-    pub(super) fn start(&self, s: &mut State, operator: u8, want: u8, at: usize, accepted: bool) {
-        let who = usize::from(operator);
+    pub(super) fn first(&self, s: &mut State, operator: u8) {
+        self.begin(s, operator, self.record_zero(), self.record_zero().list, 0);
+    }
+
+    pub(super) fn start(
+        &self,
+        s: &mut State,
+        operator: u8,
+        want: u8,
+        at: usize,
+        silent: Set,
+        accepted: bool,
+    ) {
         let node = s.nodes[at];
-        let (old, new) = self.wants[who][usize::from(want)];
-        let Some(mut after) = node.record.or_else(|| self.record_zero(at, old)) else {
+        let (_, new) = self.wants[usize::from(operator)][usize::from(want)];
+        let Some(mut after) = node.record else {
             return;
         };
         if let (true, Some((_, list))) = (accepted, node.accepted) {
             (after.number, after.list) = (after.number + 1, list);
         }
+        let new = self.wish(s, after, new, silent);
+        let token = self.token_of(&node, Rule::LearnsWithToken);
+        self.begin(s, operator, after, new, token);
+    }
+
+    fn begin(&self, s: &mut State, operator: u8, after: Record, new: List, token: u8) {
+        let who = usize::from(operator);
         s.ballots[who] -= 1;
         let ballot = 2 * (self.ballots[who] - s.ballots[who]) + operator;
-        let new = self.wish(s, after, new);
         s.runs[who] = Some(Run {
             number: after.number + 1,
             old: after.list,
@@ -319,7 +365,7 @@ impl RedlockNodes {
                 Phase::Close
             },
             wait: 0,
-            token: self.token_of(&node, Rule::LearnsWithToken),
+            token,
         });
     }
 
@@ -356,12 +402,7 @@ impl RedlockNodes {
         } else {
             run.new.nodes
         };
-        // Nodes that have lost their number look as those that never had one.
-        if self.unnumbered
-            && run.number == 1
-            && run.phase == Phase::Promise
-            && self.has(Rule::FirstByAll)
-        {
+        if self.is_first(run) && run.phase == Phase::Promise && self.has(Rule::FirstByAll) {
             return (of, of.count_ones() as usize);
         }
         let less = usize::from(!self.has(Rule::ClosesMajority) && run.phase == Phase::Close);
@@ -408,13 +449,18 @@ impl RedlockNodes {
         }
     }
 
-    /// A node that has OLD has a say in what comes after OLD. For the first number that is one without a record.
+    /// A node that has OLD has a say in what comes after OLD. One without a record has it if it promises for the first number.
     fn has_a_say(&self, node: &Node, run: &Run) -> bool {
         match node.number() {
             Some(own) => {
-                own + 1 == run.number || own == run.number && !self.has(Rule::EndsWhereOpen)
+                let counts_open = !self.has(Rule::EndsWhereOpen)
+                    || self.is_first(run) && !self.has(Rule::FirstOnce);
+                own + 1 == run.number || own == run.number && counts_open
             }
-            None => !self.has(Rule::EmptiedHasNoVote) || self.unnumbered && run.number == 1,
+            None => {
+                !self.has(Rule::EmptiedHasNoVote)
+                    || self.is_first(run) && run.phase == Phase::Promise
+            }
         }
     }
 
@@ -521,6 +567,13 @@ impl RedlockNodes {
     pub(super) fn open(&self, s: &mut State, at: usize, record: Record, token: u8) {
         s.nodes[at].take(record, token, self.has(Rule::FoldsDeadlines));
         s.note(record);
+        // Runs that still ask for promises for this number need that of every node, and this one refuses.
+        for operator in 0..s.runs.len() {
+            let asks_first = |run: &Run| self.is_first(run) && run.phase == Phase::Promise;
+            if !self.stalls && s.runs[operator].as_ref().is_some_and(asks_first) {
+                s.end(operator as u8);
+            }
+        }
     }
 
     pub(super) fn empty(&self, s: &mut State, at: usize) {
@@ -556,7 +609,7 @@ impl RedlockNodes {
         for _ in 0..=self.last {
             let up = (0..NODES).filter(is_up);
             let newest = up.filter_map(|at| s.nodes[at].record).max();
-            let Some(newest) = newest.or_else(|| self.record_zero(0, self.first)) else {
+            let Some(newest) = newest.or(self.unnumbered.then(|| self.record_zero())) else {
                 return false;
             };
             let all = newest.list.nodes;
@@ -574,6 +627,10 @@ impl RedlockNodes {
             let Some(&(_, new)) = want.filter(|_| newest.number < self.last) else {
                 return true;
             };
+            if self.unnumbered && newest.number == 0 && !each(all).all(|at| is_up(&at)) {
+                // It waits for every node. Programs need no number until then.
+                return true;
+            }
             if !self.changes_alone(&mut s, newest, new) {
                 return false;
             }
@@ -585,7 +642,7 @@ impl RedlockNodes {
         let mut run = Run {
             number: after.number + 1,
             old: after.list,
-            new: self.wish(s, after, new),
+            new: self.wish(s, after, new, 0),
             ballot: LAST_BALLOT,
             best: 0,
             phase: Phase::Promise,
