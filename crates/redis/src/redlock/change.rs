@@ -46,6 +46,8 @@ use crate::redlock::{BESIDE, Config, invalid};
 /// The number of ballots that are lost to other runs before this one gives up.
 const BALLOTS: usize = 8;
 
+const OVERTAKEN: &str = "redlock: somebody else has opened the next list meanwhile: repeat it";
+
 static LIST: std::sync::LazyLock<Script> =
     std::sync::LazyLock::new(|| Script::new(&[CLOCK, include_str!("list.lua")]));
 
@@ -94,8 +96,12 @@ pub async fn change_nodes(
     let lists = Lists::of(old, new)?;
     let nodes = Nodes::connect(old, new).await?;
     let records = nodes.records().await;
+    let id = ClaimId::fresh().to_string();
     let (number, before) = match plan(&lists, &records)? {
-        Plan::First => (1, None),
+        Plan::First => {
+            nodes.begin_life(&lists, &id).await?;
+            (1, None)
+        }
         Plan::Next(before) => (before.number.unwrap_or_default() + 1, Some(before)),
         Plan::Finish(open) => return nodes.open(&lists, &open, &lists.new).await,
     };
@@ -105,7 +111,7 @@ pub async fn change_nodes(
     let own = nodes
         .propose(&lists, number, before.as_ref(), &records)
         .await?;
-    let (accepted, closed) = nodes.agree(&lists.old, number, own).await?;
+    let (accepted, closed) = nodes.agree(&lists.old, number, own, &id).await?;
     if number > 1 && !closed.left.is_zero() {
         // Clocks that run at different rates are within a fiftieth of one another.
         let rest = closed.left + closed.left / 50 + Duration::from_millis(10);
@@ -411,6 +417,21 @@ impl Nodes {
             .collect()
     }
 
+    /// Leaves this text at each node for the first number: a node that loses its data from here on
+    /// does not promise. No node has a number after that.
+    async fn begin_life(&self, lists: &Lists, text: &str) -> Result<()> {
+        for (_, answer) in self
+            .ask_all(lists.old.split(','), &["life", "1", text])
+            .await
+        {
+            answer?;
+        }
+        match plan(lists, &self.records().await)? {
+            Plan::First => Ok(()),
+            _ => Err(Error::new(ErrorKind::Unavailable, OVERTAKEN)),
+        }
+    }
+
     /// Opens the old list at its nodes that were away when it was opened: they can promise then.
     async fn bring_up(&self, old: &Record, records: &BTreeMap<String, Result<Record>>) {
         let is_behind = |node: &&str| match records.get(*node) {
@@ -440,39 +461,37 @@ impl Nodes {
         };
         for node in lists.new.split(',') {
             let is_new = !names(&lists.old, node);
-            let record = match records.get(node) {
-                Some(Ok(record)) => record,
-                Some(Err(e)) if is_new => {
+            // Absent in the old list, or to be opened with it, and not reached.
+            let was = before.absent.get(node).or_else(|| before.fresh.get(node));
+            let blank = match records.get(node) {
+                Some(Ok(record)) if record.number.is_some() => continue,
+                Some(Ok(_)) => self.blank(node, number).await,
+                Some(Err(e)) => Err(Error::new(e.kind(), e.to_string())),
+                None => continue,
+            };
+            match blank {
+                // Another run has given it a number meanwhile.
+                Ok(blank) if blank.is_empty() => {}
+                Ok(blank) if is_new || was == Some(&blank) => {
+                    proposal.fresh.insert(node.to_owned(), blank);
+                }
+                Ok(blank) => {
+                    proposal.absent.insert(node.to_owned(), blank);
+                }
+                Err(e) if is_new => {
                     let what = format!("redlock: the new node has to answer: {e}");
                     return Err(Error::new(e.kind(), what));
                 }
-                _ => continue,
-            };
-            if record.number.is_some() {
-                continue;
-            }
-            let text = ClaimId::fresh().to_string();
-            let blank = match self.ask(node, &["blank", &number.to_string(), &text]).await {
-                Ok(blank) => blank.into_iter().next().unwrap_or_default(),
-                Err(e) if is_new => return Err(e),
-                // It is not opened, and that is reported.
-                Err(_) => continue,
-            };
-            if blank.is_empty() {
-                // Another run has given it a number meanwhile.
-                continue;
-            }
-            // Absent in the old list, or to be opened with it, and not reached.
-            let was = before.absent.get(node).or_else(|| before.fresh.get(node));
-            if is_new || was == Some(&blank) {
-                proposal.fresh.insert(node.to_owned(), blank);
-            } else {
-                proposal.absent.insert(node.to_owned(), blank);
+                // It is opened if it still has the text that it had, and otherwise that is reported.
+                Err(_) => proposal
+                    .fresh
+                    .extend(was.map(|was| (node.to_owned(), was.clone()))),
             }
         }
+        let answers = |node: &str| matches!(records.get(node), Some(Ok(_)));
         // A list without such a majority can neither be completed nor changed again.
         let can_open = |node: &&str| {
-            proposal.fresh.contains_key(*node)
+            proposal.fresh.contains_key(*node) && answers(node)
                 || matches!(records.get(*node), Some(Ok(record)) if record.number.is_some())
         };
         let open = lists.new.split(',').filter(can_open).count();
@@ -486,16 +505,30 @@ impl Nodes {
         Ok(proposal)
     }
 
+    /// The text of a node without a number, which goes with its data; empty if it has a number.
+    async fn blank(&self, node: &str, number: u64) -> Result<String> {
+        let text = ClaimId::fresh().to_string();
+        let answer = self
+            .ask(node, &["blank", &number.to_string(), &text])
+            .await?;
+        Ok(answer.into_iter().next().unwrap_or_default())
+    }
+
     /// Makes a majority of the old list accept one proposal, which may be that of an earlier run.
-    async fn agree(&self, old: &str, number: u64, own: Proposal) -> Result<(Proposal, Closed)> {
+    async fn agree(
+        &self,
+        old: &str,
+        number: u64,
+        own: Proposal,
+        id: &str,
+    ) -> Result<(Proposal, Closed)> {
         let is_first = number == 1;
         let number = number.to_string();
-        let id = ClaimId::fresh().to_string();
         let mut ballot = 1;
         for _ in 0..BALLOTS {
             let mut proposal = own.clone();
-            let first = if is_first { "first" } else { "" };
-            let args = ["promise", &number, old, &ballot.to_string(), &id, first];
+            let life = if is_first { id } else { "" };
+            let args = ["promise", &number, old, &ballot.to_string(), id, life];
             let promised = self.ask_all(old.split(','), &args).await;
             let mut answers = Answers::new(old, is_first);
             if is_first {
@@ -519,7 +552,7 @@ impl Nodes {
                 &number,
                 old,
                 &ballot.to_string(),
-                &id,
+                id,
                 &proposal.to_string(),
             ];
             let closed = self.ask_all(old.split(','), &args).await;
@@ -662,8 +695,7 @@ impl Answers {
                 self.close(left, bound)?;
             }
             ["open", _] => {
-                let what = "redlock: somebody else has opened the next list meanwhile: repeat it";
-                return Err(Error::new(ErrorKind::Unavailable, what));
+                return Err(Error::new(ErrorKind::Unavailable, OVERTAKEN));
             }
             ["later", ballot] => {
                 let ballot = ballot.parse().map_err(|_| junk("a ballot"))?;

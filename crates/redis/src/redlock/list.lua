@@ -12,6 +12,7 @@
 --       promised           for the change to the next list: the greatest ballot that was promised, `number id`
 --       accepted, proposal the greatest ballot of a proposal that was accepted, and the proposal: nodes fresh absent
 --       blank              a random text in a server that has no number. It goes with the server's data
+--       life               in a server that has no number: the run for the first number that has read its record, for a minute
 --       until              no lease that was granted here to list `number` ends later
 --       until_before       no lease that was granted here to an earlier list ends later
 local LIST, TOKENS = unpack(KEYS)
@@ -48,6 +49,15 @@ if verb == 'read' then
   return { number or -1, record.nodes or '', record.before or '', record.absent or '', record.fresh or '', bound }
 end
 
+-- life: the text of a run for the first number. Who promises by it has lost no data since.
+if verb == 'life' then
+  if not number and not record.blank then
+    call('HSET', LIST, 'life', ARGV[3])
+    call('PEXPIRE', LIST, math.max(60000, call('PTTL', LIST)))
+  end
+  return 'ok'
+end
+
 -- blank: a random text, for a server without a number. Answers the text that it has.
 if verb == 'blank' then
   if number then return '' end
@@ -74,7 +84,7 @@ end
 -- Answers, where it has none: `none`, `behind`, `other nodes`; or `open number`, if that list is open here.
 local nodes, ballot, id = ARGV[3], tonumber(ARGV[4]), ARGV[5]
 if number and number >= next_list then return { 'open', number } end
-if not number and verb == 'promise' and ARGV[6] == 'first' and not record.blank then
+if not number and verb == 'promise' and ARGV[6] ~= '' and record.life == ARGV[6] then
   begin('number', 0, 'nodes', nodes)
   number, record.nodes = 0, nodes
 end
@@ -87,7 +97,7 @@ promised = tonumber(promised) or 0
 if promised > ballot or promised == ballot and by > id then return { 'later', promised } end
 call('HSET', LIST, 'promised', int(ballot) .. ' ' .. id)
 
--- promise: `first`, to a list that no node has a number of: a server without a record has list 0 then.
+-- promise: `life`, for a list that no node has a number of, or nothing. A server without a record has list 0 then.
 -- Answers `promised accepted proposal`: what was accepted, by which ballot.
 if verb == 'promise' then
   return { 'promised', record.accepted or '', record.proposal or '' }

@@ -9,7 +9,7 @@ use leasehold_core::backend::{Backend, Claim, Claimed, Grant, Mode, Moment, Rene
 use leasehold_core::{ErrorKind, Result, Store};
 use leasehold_redis::client::IntoConnectionInfo;
 use leasehold_redis::redlock::{Config, NodesChange, Redlock, change_nodes};
-use leasehold_testbed::Redis;
+use leasehold_testbed::{Redis, Reply};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -264,6 +264,33 @@ async fn a_dead_node_is_replaced_by_way_of_the_other_two() {
         // What comes back with its data is left behind.
         all.node('c').restart_with_data().await.unwrap();
         assert!(Redlock::connect(&all.url("abc")).await.is_err());
+    })
+    .await;
+}
+
+/// A run for the first number stalled before it asked for promises, another one gave the number, and a node lost its data.
+#[tokio::test]
+async fn a_late_promise_for_the_first_number_gives_an_emptied_node_no_record() {
+    bounded(async {
+        let all = Cluster::of(3).await;
+        all.change("abc", "abc").await;
+        all.node('b').command(&["FLUSHALL"]).await.unwrap();
+        let script = [CLOCK, include_str!("../../../src/redlock/list.lua")].concat();
+        let late = [
+            "EVAL", &script, "2", "{}:rn", "{}:rt", "promise", "1", "a,b,c", "9", "me", "life",
+        ];
+        let asked = async || match all.node('b').command(&late).await.unwrap() {
+            Reply::Array(mut said) => said.remove(0).text().unwrap(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(asked().await, "none");
+        assert_eq!(all.number('b').await, None);
+        // With the text of that run it is asked in time.
+        all.node('b')
+            .command(&["HSET", "{}:rn", "life", "life"])
+            .await
+            .unwrap();
+        assert_eq!(asked().await, "promised");
     })
     .await;
 }
