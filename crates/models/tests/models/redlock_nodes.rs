@@ -9,8 +9,9 @@
 //! OLD have ended, and opens all nodes of OLD and NEW. It ends where NEW is open already. What is open anywhere may be opened everywhere,
 //! which is all that a run does that finds NEW open.
 //!
-//! Number 1 goes to a list as it is. The run needs an answer from every node that it has no number, and then a promise from every node:
-//! those without a record have list 0 from then on. No other run gets a promise from a node without a record.
+//! Number 1 goes to a list as it is. The run needs an answer from every node that it has no number. It leaves a text of its own at every
+//! node, in place of that of another run, and reads every record again. Then it needs a promise from every node: one without a record
+//! promises if it has kept the text, and has list 0 from then on. No other run gets a promise from a node without a record.
 //!
 //! Serving and agreement are one state space. A request is executed and answered at once or never, at any moment: an answer that is lost
 //! is a run that dies, or a vote that is not counted, and a request that comes late is one of a run that still goes on beside another. A
@@ -18,9 +19,8 @@
 //! time that is left, and not a deadline. A node loses all of its data or nothing, and is known as another one from then on, by a random
 //! mark that it keeps among them.
 //!
-//! Not here: several names, shared holds, waiters, evictions, stepped clocks, older data that come back. Records are read at one instant.
-//! No run is refused because too few nodes of NEW have their data. A run for number 1 ends when another one opens that number before all have
-//! promised; if it stalls there and goes on, a node that was emptied meanwhile may promise, and has its vote back too early (`stalls`).
+//! Not here: several names, shared holds, waiters, evictions, stepped clocks, older data that come back. Records are read at one instant,
+//! but for the second reading before number 1. No run is refused because too few nodes of NEW have their data.
 
 mod steps;
 
@@ -64,6 +64,9 @@ pub(crate) enum Rule {
     SameLife,
     /// A node that was to be opened with OLD, and has not been, is opened with NEW. Without: it is absent there.
     FreshAgain,
+    /// A node that is absent in OLD, or was to be opened with it, is opened with NEW also if it is silent when NEW is proposed. Without: it is
+    /// not opened then.
+    FreshIfSilent,
     /// A node that was emptied has no record. Without: it is as in the beginning.
     EmptiedIsNotZero,
     /// It promises nothing, and closes for nothing.
@@ -75,6 +78,10 @@ pub(crate) enum Rule {
     FirstOnce,
     /// For number 1 every node of OLD promises. Without: a majority.
     FirstByAll,
+    /// A node without a record promises for number 1 if it has kept the text of the run. Without: in any case.
+    FirstKeepsText,
+    /// A run for number 1 reads the records again when every node has its text.
+    FirstReadsAgain,
     /// A node that has promised a ballot refuses smaller ones.
     KeepsPromises,
     /// A run goes on with what was accepted by the greatest ballot. Without: with its own NEW.
@@ -132,10 +139,9 @@ pub(crate) struct RedlockNodes {
     /// How often a node may lose its data, and the least number of a list that is open at another node then.
     pub(crate) empties: u8,
     pub(crate) empties_from: u8,
-    /// Nodes without a record may be silent to a run that goes from a list with a number.
+    /// Nodes of OLD and NEW that have no record, or had none when OLD was proposed, may be silent to a run that goes from a list with a
+    /// number.
     pub(crate) silent: bool,
-    /// A run that gives the first number may go on asking for promises when another one has opened that number.
-    pub(crate) stalls: bool,
     /// How many answers to operators may be lost while their run goes on.
     pub(crate) lost: u8,
     pub(crate) releases: bool,
@@ -183,6 +189,8 @@ struct Node {
     /// For the next number: the greatest ballot promised; and what was accepted by which. It has closed if it has accepted.
     promised: u8,
     accepted: Option<(u8, List)>,
+    /// Without a record: the ballot of the run for number 1 that has left its text here. 0: none has.
+    text: u8,
     /// Until the latest deadline that it granted to the list that is open, and to those before.
     until: u8,
     until_before: u8,
@@ -205,6 +213,9 @@ struct Client {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Phase {
+    /// Only for number 1.
+    Text,
+    ReadAgain,
     Promise,
     Close,
     Open,
@@ -295,6 +306,8 @@ pub(crate) enum Action {
     },
     /// A node that has missed OLD gets it.
     BringUp(u8, Name),
+    Text(u8, Name),
+    ReadAgain(u8, Name),
     Promise(u8, Name),
     Close(u8, Name),
     Open(u8, Name),
@@ -330,6 +343,7 @@ impl Model for RedlockNodes {
                 .then_some(Record { number: 0, list }),
             promised: 0,
             accepted: None,
+            text: 0,
             until: 0,
             until_before: 0,
             token: 0,
@@ -417,6 +431,8 @@ impl Model for RedlockNodes {
             } => self.start(&mut s, operator, want, at.0, silent.0, accepted),
             Action::Resume { operator, want, at } => self.resume(&mut s, operator, want, at.0),
             Action::BringUp(operator, at) => self.bring_up(&mut s, operator, at.0),
+            Action::Text(operator, at) => self.leave_text(&mut s, operator, at.0),
+            Action::ReadAgain(operator, at) => self.read_again(&mut s, operator, at.0),
             Action::Promise(operator, at) => self.ask_promise(&mut s, operator, at.0),
             Action::Close(operator, at) => self.ask_close(&mut s, operator, at.0),
             Action::Open(operator, at) => {

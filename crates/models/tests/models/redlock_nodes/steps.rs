@@ -35,9 +35,23 @@ impl Node {
         Some(self.record?.number)
     }
 
+    /// A run for the first number leaves its text here.
+    fn leave_text(&mut self, run: &Run) {
+        if self.record.is_none() {
+            self.text = run.ballot;
+        }
+    }
+
+    /// It has a record from now on: this one, if it has none.
+    fn record_or(&mut self, record: Record) -> Record {
+        self.text = 0;
+        *self.record.get_or_insert(record)
+    }
+
     /// The list is opened here.
     fn take(&mut self, record: Record, token: u8, folds: bool) {
         (self.record, self.promised, self.accepted) = (Some(record), 0, None);
+        self.text = 0;
         if folds {
             self.until_before = self.until_before.max(self.until);
         }
@@ -225,9 +239,6 @@ impl RedlockNodes {
             if has_ballot && old == new && old == self.first && self.may_be_first(s) {
                 actions.push(Action::First(operator));
             }
-            let is_silent = |at: &usize| self.silent && s.nodes[*at].record.is_none();
-            let emptied = each(old & new).filter(is_silent);
-            let emptied: Set = emptied.map(|at| 1 << at).sum();
             for (at, node) in s.nodes.iter().enumerate() {
                 let has_number = |it: &Record| it.number > 0 || !self.unnumbered;
                 let Some(record) = node.record.filter(has_number) else {
@@ -239,8 +250,13 @@ impl RedlockNodes {
                     continue;
                 }
                 let at = Name(at);
+                let may_be_silent = |at: &usize| {
+                    self.silent && (s.nodes[*at].record.is_none() || record.list.empty[*at] != 0)
+                };
+                let all_silent = each(old & new).filter(may_be_silent);
+                let all_silent: Set = all_silent.map(|at| 1 << at).sum();
                 if record.list.nodes == old && record.number < self.last && has_ballot {
-                    for silent in (0..=emptied).filter(|set| set & !emptied == 0) {
+                    for silent in (0..=all_silent).filter(|set| set & !all_silent == 0) {
                         actions.push(Action::Start {
                             operator,
                             want,
@@ -276,10 +292,14 @@ impl RedlockNodes {
         }
     }
 
+    /// By the record of this node, a run may give the first number.
+    fn allows_first(&self, node: &Node) -> bool {
+        node.number() <= Some(u8::from(!self.has(Rule::FirstOnce)))
+    }
+
     /// A run may give the first number, by the records that it reads.
     fn may_be_first(&self, s: &State) -> bool {
-        let greatest = u8::from(!self.has(Rule::FirstOnce));
-        let may = |at: usize| s.nodes[at].number() <= Some(greatest);
+        let may = |at: usize| self.allows_first(&s.nodes[at]);
         let mut nodes = each(self.first);
         self.unnumbered
             && if self.has(Rule::FirstHearsAll) {
@@ -308,8 +328,15 @@ impl RedlockNodes {
         if self.unnumbered && after.number == 0 {
             return list;
         }
-        for at in each(nodes & !silent) {
+        for at in each(nodes) {
             let node = &s.nodes[at];
+            if silent & (1 << at) != 0 {
+                if self.has(Rule::FreshIfSilent) && after.list.empty[at] != 0 {
+                    list.empty[at] = after.list.empty[at];
+                    list.fresh |= 1 << at;
+                }
+                continue;
+            }
             if node.record.is_some() {
                 continue;
             }
@@ -325,6 +352,9 @@ impl RedlockNodes {
 
     pub(super) fn first(&self, s: &mut State, operator: u8) {
         self.begin(s, operator, self.record_zero(), self.record_zero().list, 0);
+        if let Some(run) = &mut s.runs[usize::from(operator)] {
+            run.phase = Phase::Text;
+        }
     }
 
     pub(super) fn start(
@@ -402,7 +432,14 @@ impl RedlockNodes {
         } else {
             run.new.nodes
         };
-        if self.is_first(run) && run.phase == Phase::Promise && self.has(Rule::FirstByAll) {
+        let of_all = match run.phase {
+            Phase::Text => true,
+            Phase::ReadAgain if !self.has(Rule::FirstHearsAll) => return (of, 1),
+            Phase::ReadAgain => true,
+            Phase::Promise => self.is_first(run) && self.has(Rule::FirstByAll),
+            Phase::Close | Phase::Open => false,
+        };
+        if of_all {
             return (of, of.count_ones() as usize);
         }
         let less = usize::from(!self.has(Rule::ClosesMajority) && run.phase == Phase::Close);
@@ -414,11 +451,15 @@ impl RedlockNodes {
         let asked = match run.phase {
             Phase::Open if run.wait > 0 => return,
             Phase::Open => run.old.nodes | run.new.nodes,
-            Phase::Promise | Phase::Close => self.quorum(run).0,
+            _ => self.quorum(run).0,
         };
         for at in each(asked).filter(|at| s.nodes[*at].answered & (1 << operator) == 0) {
             let (node, name) = (&s.nodes[at], Name(at));
             let action = match run.phase {
+                Phase::Text => Some(Action::Text(operator, name)),
+                Phase::ReadAgain => self
+                    .allows_first(node)
+                    .then_some(Action::ReadAgain(operator, name)),
                 Phase::Promise if self.is_behind(node, at, run) => {
                     actions.push(Action::BringUp(operator, name));
                     None
@@ -433,7 +474,8 @@ impl RedlockNodes {
                     .would_open(node, at, run.record())
                     .then_some(Action::Open(operator, name)),
             };
-            if s.lost > 0 && run.phase != Phase::Open && action.is_some() {
+            let may_be_lost = matches!(run.phase, Phase::Promise | Phase::Close);
+            if s.lost > 0 && may_be_lost && action.is_some() {
                 actions.push(Action::AnswerLost(operator, name));
             }
             actions.extend(action);
@@ -449,7 +491,7 @@ impl RedlockNodes {
         }
     }
 
-    /// A node that has OLD has a say in what comes after OLD. One without a record has it if it promises for the first number.
+    /// A node that has OLD has a say in what comes after OLD. One without a record has it if it may promise for the first number.
     fn has_a_say(&self, node: &Node, run: &Run) -> bool {
         match node.number() {
             Some(own) => {
@@ -458,8 +500,9 @@ impl RedlockNodes {
                 own + 1 == run.number || own == run.number && counts_open
             }
             None => {
+                let has_text = node.text == run.ballot || !self.has(Rule::FirstKeepsText);
                 !self.has(Rule::EmptiedHasNoVote)
-                    || self.is_first(run) && run.phase == Phase::Promise
+                    || self.is_first(run) && run.phase == Phase::Promise && has_text
             }
         }
     }
@@ -511,7 +554,7 @@ impl RedlockNodes {
 
     fn promise(&self, s: &mut State, at: usize, run: &mut Run) {
         let node = &mut s.nodes[at];
-        let record = *node.record.get_or_insert(run.record_of_old());
+        let record = node.record_or(run.record_of_old());
         if record.number == run.number {
             (run.best, run.new) = (LAST_BALLOT, record.list);
             return;
@@ -527,7 +570,7 @@ impl RedlockNodes {
 
     fn close(&self, s: &mut State, at: usize, run: &mut Run) {
         let node = &mut s.nodes[at];
-        let record = *node.record.get_or_insert(run.record_of_old());
+        let record = node.record_or(run.record_of_old());
         if record.number < run.number {
             (node.promised, node.accepted) = (run.ballot, Some((run.ballot, run.new)));
         }
@@ -537,6 +580,33 @@ impl RedlockNodes {
         if self.has(Rule::OpensWithToken) {
             run.token = run.token.max(node.token);
         }
+    }
+
+    pub(super) fn leave_text(&self, s: &mut State, operator: u8, at: usize) {
+        let Some(mut run) = s.runs[usize::from(operator)] else {
+            return;
+        };
+        s.nodes[at].leave_text(&run);
+        if s.answers(operator, at) >= self.quorum(&run).1 {
+            run.phase = if self.has(Rule::FirstReadsAgain) {
+                Phase::ReadAgain
+            } else {
+                Phase::Promise
+            };
+            s.no_answers(operator);
+        }
+        s.runs[usize::from(operator)] = Some(run);
+    }
+
+    pub(super) fn read_again(&self, s: &mut State, operator: u8, at: usize) {
+        let Some(mut run) = s.runs[usize::from(operator)] else {
+            return;
+        };
+        if s.answers(operator, at) >= self.quorum(&run).1 {
+            run.phase = Phase::Promise;
+            s.no_answers(operator);
+        }
+        s.runs[usize::from(operator)] = Some(run);
     }
 
     pub(super) fn ask_promise(&self, s: &mut State, operator: u8, at: usize) {
@@ -567,13 +637,6 @@ impl RedlockNodes {
     pub(super) fn open(&self, s: &mut State, at: usize, record: Record, token: u8) {
         s.nodes[at].take(record, token, self.has(Rule::FoldsDeadlines));
         s.note(record);
-        // Runs that still ask for promises for this number need that of every node, and this one refuses.
-        for operator in 0..s.runs.len() {
-            let asks_first = |run: &Run| self.is_first(run) && run.phase == Phase::Promise;
-            if !self.stalls && s.runs[operator].as_ref().is_some_and(asks_first) {
-                s.end(operator as u8);
-            }
-        }
     }
 
     pub(super) fn empty(&self, s: &mut State, at: usize) {
@@ -584,6 +647,7 @@ impl RedlockNodes {
             record: None,
             promised: 0,
             accepted: None,
+            text: 0,
             until: 0,
             until_before: 0,
             token: 0,
@@ -653,6 +717,9 @@ impl RedlockNodes {
         let up = asks & !self.down.unwrap_or_default();
         let mut count = 0;
         for at in each(up) {
+            if self.is_first(&run) {
+                s.nodes[at].leave_text(&run);
+            }
             if self.is_behind(&s.nodes[at], at, &run) {
                 self.bring_up_for(s, at, &run);
             }
@@ -786,7 +853,14 @@ impl State {
     }
 
     pub(super) fn end(&mut self, operator: u8) {
-        self.runs[usize::from(operator)] = None;
+        if let Some(run) = self.runs[usize::from(operator)].take() {
+            let has_text = |node: &&mut Node| node.text == run.ballot;
+            // Nobody asks for it any more.
+            self.nodes
+                .iter_mut()
+                .filter(has_text)
+                .for_each(|node| node.text = 0);
+        }
         self.no_answers(operator);
     }
 
