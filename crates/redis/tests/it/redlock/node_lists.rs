@@ -605,11 +605,12 @@ impl Fleet {
                 let dies = fastrand::u8(..20) == 0;
                 let end = grant.validity.until(sent);
                 let until = if dies { end } else { end.min(Moment::now()) };
-                self.holds
-                    .lock()
-                    .unwrap()
-                    .push((began, until, grant.token.get()));
-                self.grants.fetch_add(1, Ordering::Relaxed);
+                // A grant whose answer took longer than its lease is no hold.
+                if began < until {
+                    let hold = (began, until, grant.token.get());
+                    self.holds.lock().unwrap().push(hold);
+                    self.grants.fetch_add(1, Ordering::Relaxed);
+                }
                 if !dies {
                     let _ = store.release(&claim, None).await;
                 }
