@@ -2,7 +2,7 @@
 
 use std::io;
 
-use leasehold_lab::verify::{Progress, Verification, verify};
+use leasehold_lab::verify::{Progress, Verification, check_servers, verify};
 
 use crate::exit::{self, Exit, say};
 use crate::output;
@@ -23,6 +23,9 @@ pub(crate) struct Verify {
     /// The servers: redis://…, etcd://…, zookeeper://…, and the others of --store.
     #[arg(required = true, value_name = "URL")]
     urls: Vec<String>,
+    /// Check the servers only: their versions and settings, and whether they are servers of one store. Seconds instead of minutes.
+    #[arg(long)]
+    servers_only: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -46,16 +49,28 @@ pub(crate) async fn main(args: Verify, signals: Inherited) -> io::Result<Exit> {
             bar.show(p.done as f64 / p.of as f64, &format!("{shown}: {}", p.case));
         };
         let mut stopped = Ok(0);
-        // A second signal during the removal of the namespace changes nothing.
-        let judged = verify(url, &shown, progress, async {
+        let stop = async {
             stopped = signals.interruption().await;
-        })
-        .await;
+        };
+        let judged = if args.servers_only {
+            tokio::select! {
+                checked = check_servers(url, &shown) => checked.map(Some),
+                () = stop => Ok(None),
+            }
+        } else {
+            // A second signal during the removal of the namespace changes nothing.
+            verify(url, &shown, progress, stop).await
+        };
         drop(bar);
         match judged {
             Ok(Some(verification)) => all.push(verification),
             Ok(None) => {
-                say(format_args!("{shown}: stopped; the namespace was removed"));
+                let left = if args.servers_only {
+                    ""
+                } else {
+                    "; the namespace was removed"
+                };
+                say(format_args!("{shown}: stopped{left}"));
                 return Ok(Exit::Code(exit::of_signal(stopped?)));
             }
             Err(e) => {

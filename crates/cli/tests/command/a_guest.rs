@@ -45,6 +45,24 @@ async fn a_redis_that_evicts_is_found_out() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_servers_alone_are_checked_without_a_lock() {
+    let redis = Redis::start().await.unwrap();
+    let url = redis.url();
+    let output = output(&mut leasehold([
+        "verify",
+        "--servers-only",
+        "--strict",
+        &url,
+    ]));
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{table}");
+    assert!(table.contains("WARNING: settings: "), "{table}");
+    assert!(table.contains("the promises were not judged; "), "{table}");
+    assert!(!table.contains("Exclusion "), "{table}");
+    assert_eq!(left(&redis).await, ["{}:store"]);
+}
+
 #[test]
 fn if_one_cannot_be_judged_the_rest_is() {
     let output = output(&mut leasehold([

@@ -68,8 +68,8 @@ pub(crate) fn of_etcd(text: &str) -> Vec<Finding> {
     )]
 }
 
-/// A ZooKeeper that said this to `srvr`.
-pub(crate) fn of_zookeeper(srvr: &str) -> Vec<Finding> {
+/// A ZooKeeper that said this to `srvr`, and is alone in the URL or not.
+pub(crate) fn of_zookeeper(srvr: &str, is_alone: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     let version = zookeeper_version(srvr).map(|text| version(&text));
     if version.is_some_and(|version| version < [3, 6, 0]) {
@@ -78,7 +78,12 @@ pub(crate) fn of_zookeeper(srvr: &str) -> Vec<Finding> {
             "Before 3.6 a session cannot be asked for its nodes: locks need that.",
         ));
     }
-    if srvr.lines().any(|line| line.trim() == "Mode: standalone") {
+    let is_standalone = srvr.lines().any(|line| line.trim() == "Mode: standalone");
+    if is_standalone && !is_alone {
+        let text = "It runs alone (standalone), and the URL names several servers: its locks are no longer those of the others, even if it \
+                    has their data and their identity. Remove it from the URL, or let it join them.";
+        findings.push(warning("replication", text));
+    } else if is_standalone {
         let text = "One server without others: while it is down no client gets a lock, and if it loses its disk, tokens begin anew.";
         findings.push(note("replication", text));
     }
@@ -162,11 +167,15 @@ mod tests {
         let srvr =
             "Zookeeper version: 3.8.0-5a02a05eddb, built on 2022\nLatency: 0\nMode: standalone\n";
         assert_eq!(zookeeper_version(srvr).as_deref(), Some("3.8.0"));
-        assert_eq!(of_zookeeper(srvr)[0].about, "replication");
-        assert!(of_zookeeper("Zookeeper version: 3.8.0--1\nMode: follower").is_empty());
+        assert_eq!(of_zookeeper(srvr, true)[0].about, "replication");
+        assert!(of_zookeeper("Zookeeper version: 3.8.0--1\nMode: follower", false).is_empty());
         for old in ["3.4.14", "3.5.10"] {
             assert_eq!(
-                of_zookeeper(&format!("Zookeeper version: {old}-x\nMode: follower"))[0].about,
+                of_zookeeper(
+                    &format!("Zookeeper version: {old}-x\nMode: follower"),
+                    false
+                )[0]
+                .about,
                 "version",
                 "{old}"
             );
@@ -211,7 +220,7 @@ mod tests {
     #[test]
     fn whatever_a_server_says_of_itself_it_is_judged() {
         leasehold_fuzz::fuzz_text(include_str!("../../corpus/servers"), |text| {
-            let found = [of_etcd(text), of_zookeeper(text)];
+            let found = [of_etcd(text), of_zookeeper(text, true)];
             #[cfg(feature = "redis")]
             let found = [found.concat(), of_redis(text)];
             assert!(found.iter().all(|found| found.len() <= 3));

@@ -175,7 +175,7 @@ mod tests {
 
     async fn found(url: &str) -> Vec<Finding> {
         let store = leasehold::connect(url).await.unwrap();
-        let server = inspect(url, &store.guarantees()).await;
+        let server = inspect(url, &store.guarantees(), None).await;
         assert!(server.version.is_some(), "{:?}", server.findings);
         server.findings
     }

@@ -9,6 +9,7 @@
 
 mod findings;
 mod harness;
+mod identity;
 #[cfg(feature = "redis")]
 mod members;
 #[cfg(feature = "postgres")]
@@ -23,4 +24,4 @@ mod tcp;
 
 pub use findings::{Finding, Severity};
 pub use report::{Broken, Granted, Promise, Verification};
-pub use run::{Progress, verify};
+pub use run::{Progress, check_servers, verify};

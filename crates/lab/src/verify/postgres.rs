@@ -4,6 +4,7 @@ mod rules;
 
 use std::time::{Duration, SystemTime};
 
+use futures_util::future::join_all;
 use leasehold::Guarantees;
 use leasehold::backend::Moment;
 use leasehold::postgres::client::config::SslMode;
@@ -111,14 +112,16 @@ pub(crate) async fn inspect(database: &Database, host: &Host) -> Option<(String,
 
 /// Reports several servers that take writes independently of each other.
 pub(crate) async fn primaries(database: &Database) -> Option<Finding> {
-    let mut started = Vec::new();
-    for host in &database.servers.address.hosts {
-        if let Some((_, at, facts)) = ask(database, host).await
-            && !facts.is_standby
-        {
-            started.push((host.to_string(), at));
-        }
-    }
+    let hosts = &database.servers.address.hosts;
+    let said = join_all(hosts.iter().map(|host| ask(database, host))).await;
+    let started: Vec<_> = hosts
+        .iter()
+        .zip(said)
+        .filter_map(|(host, said)| {
+            let (_, at, facts) = said?;
+            (!facts.is_standby).then(|| (host.to_string(), at))
+        })
+        .collect();
     rules::primaries(&started)
 }
 
@@ -241,7 +244,7 @@ mod tests {
 
     async fn found(url: &str) -> Server {
         let store = leasehold::connect(url).await.unwrap();
-        inspect(url, &store.guarantees()).await
+        inspect(url, &store.guarantees(), None).await
     }
 
     fn abouts(findings: &[Finding]) -> Vec<&str> {
@@ -339,6 +342,7 @@ mod tests {
         let silent = inspect(
             &both,
             &leasehold::Guarantees::none("postgres").with_pushed_wake(true),
+            None,
         )
         .await
         .findings;
@@ -415,6 +419,7 @@ mod tests {
         let silent = inspect(
             &with(&stranger),
             &leasehold::Guarantees::none("postgres").with_pushed_wake(true),
+            None,
         )
         .await;
         assert!(

@@ -146,7 +146,9 @@ impl Verification {
         let id = self.store_id.as_ref();
         let id = id.map_or(String::new(), |id| format!(", {id}"));
         let mut text = format!("{}: {}{version}{id}\n\n", self.address, self.store);
-        text += "  promise              holds   broken   not judged\n";
+        if !self.promises.is_empty() {
+            text += "  promise              holds   broken   not judged\n";
+        }
         for p in &self.promises {
             let id = p.id;
             let title = p.title;
@@ -190,6 +192,7 @@ impl Verification {
             .filter(|finding| finding.severity == Severity::Warning)
             .count();
         let held = match self.broken.len() {
+            0 if self.promises.is_empty() => "the promises were not judged".to_owned(),
             0 if judged == 0 => "nothing could be judged".to_owned(),
             0 => "whatever a guest can judge holds".to_owned(),
             1 => "1 case is broken".to_owned(),

@@ -1,9 +1,11 @@
 //! Asks each kind of server about itself, beside the store's own client.
 
-use leasehold::Guarantees;
+use futures_util::future::{join, join_all};
+use leasehold::{Guarantees, StoreId};
 use leasehold_net::Host;
 
 use crate::verify::findings::{self, Finding, note, warning};
+use crate::verify::identity;
 use crate::verify::sessions;
 use crate::verify::tcp::Servers;
 
@@ -14,18 +16,22 @@ pub(crate) struct Server {
     pub(crate) findings: Vec<Finding>,
 }
 
-/// Asks the servers of this URL, and adds the store's own warnings. A question without an answer becomes a note.
-pub(crate) async fn inspect(url: &str, guarantees: &Guarantees) -> Server {
+/// Asks the servers of this URL, and adds the store's own warnings. A question without an answer becomes a note. The servers are asked
+/// side by side, and those of a store with this identity are compared.
+pub(crate) async fn inspect(url: &str, guarantees: &Guarantees, id: Option<&StoreId>) -> Server {
     let mut server = Server::default();
     match url.split_once("://").map_or("", |(scheme, _)| scheme) {
         "etcd" | "etcds" => {
-            server
-                .ask_all(Servers::of(url, "etcd", 2379, 2379).await.as_ref(), etcd)
-                .await;
+            let servers = Servers::of(url, "etcd", 2379, 2379).await;
+            let asked = server.ask_all(servers.as_ref(), etcd);
+            let ((), others) = join(asked, others(url, servers.as_ref(), id)).await;
+            server.findings.extend(others);
         }
         "zookeeper" | "zookeepers" => {
             let servers = Servers::of(url, "zookeeper", 2181, 2281).await;
-            server.ask_all(servers.as_ref(), zookeeper).await;
+            let asked = server.ask_all(servers.as_ref(), zookeeper);
+            let ((), others) = join(asked, others(url, servers.as_ref(), id)).await;
+            server.findings.extend(others);
             if let Some(servers) = servers {
                 server.findings.extend(session_limits(&servers).await);
             }
@@ -93,6 +99,9 @@ pub(crate) async fn inspect(url: &str, guarantees: &Guarantees) -> Server {
         .collect();
     server.findings.splice(0..0, told);
     server
+        .findings
+        .sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    server
 }
 
 impl Server {
@@ -107,8 +116,10 @@ impl Server {
             return self.findings.push(note("version", text));
         };
         let mut answers = Vec::new();
-        for host in &servers.address.hosts {
-            match one(servers, host).await {
+        let hosts = &servers.address.hosts;
+        let said = join_all(hosts.iter().map(|host| one(servers, host))).await;
+        for (host, said) in hosts.iter().zip(said) {
+            match said {
                 Some((version, findings)) => answers.push((host.to_string(), version, findings)),
                 None => {
                     let text = format!(
@@ -162,6 +173,14 @@ impl Server {
     }
 }
 
+/// The findings about servers that belong to another store, or do not say to which.
+async fn others(url: &str, servers: Option<&Servers>, id: Option<&StoreId>) -> Vec<Finding> {
+    match (servers, id) {
+        (Some(servers), Some(id)) => identity::compare(url, &servers.address.hosts, id).await,
+        _ => Vec::new(),
+    }
+}
+
 async fn etcd(servers: &Servers, host: &Host) -> Option<(String, Vec<Finding>)> {
     let question = format!(
         "GET /version HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
@@ -180,9 +199,10 @@ async fn etcd(servers: &Servers, host: &Host) -> Option<(String, Vec<Finding>)> 
 
 async fn zookeeper(servers: &Servers, host: &Host) -> Option<(String, Vec<Finding>)> {
     let answer = servers.ask(host, "srvr").await?;
+    let is_alone = servers.address.hosts.len() == 1;
     Some((
         findings::zookeeper_version(&answer)?,
-        findings::of_zookeeper(&answer),
+        findings::of_zookeeper(&answer, is_alone),
     ))
 }
 
@@ -191,8 +211,9 @@ async fn session_limits(servers: &Servers) -> Vec<Finding> {
     let mut members = Vec::new();
     let mut findings = Vec::new();
     let hosts = &servers.address.hosts;
-    for host in hosts {
-        match sessions::limits(servers, host).await {
+    let said = join_all(hosts.iter().map(|host| sessions::limits(servers, host))).await;
+    for (host, limits) in hosts.iter().zip(said) {
+        match limits {
             Some(limits) => members.push((host.to_string(), limits)),
             None if hosts.len() > 1 => {
                 let text = format!(
@@ -209,6 +230,9 @@ async fn session_limits(servers: &Servers) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use leasehold::backend::Moment;
     use leasehold_testbed::ZooKeeper;
     #[cfg(feature = "tls")]
     use leasehold_testbed::{
@@ -291,7 +315,7 @@ mod tests {
             url("rediss", &masked(of_redis.addr())),
             url("redlocks", &masked(of_redis.addr())),
         ] {
-            let found = inspect(&url, &Guarantees::none("")).await;
+            let found = inspect(&url, &Guarantees::none(""), None).await;
             assert!(
                 found.version.is_some_and(|version| version.contains('.')),
                 "{url}: {:?}",
@@ -311,6 +335,7 @@ mod tests {
         let found = inspect(
             &format!("etcds://{}?ca={}", of_etcd.addr(), stranger.ca().display()),
             &Guarantees::none(""),
+            None,
         )
         .await;
         assert!(
@@ -323,7 +348,9 @@ mod tests {
     /// The findings about limits once all members but these have taken a session. Members of a busy machine may be late and are asked again.
     async fn differing(url: &str, silent: &[&str]) -> Vec<Finding> {
         for _ in 0..60 {
-            let mut found = inspect(url, &Guarantees::none("zookeeper")).await.findings;
+            let mut found = inspect(url, &Guarantees::none("zookeeper"), None)
+                .await
+                .findings;
             found.retain(|finding| finding.about == "session limits");
             let is_late = |it: &Finding| {
                 it.text.contains("no session") && !silent.iter().any(|at| it.text.contains(at))
@@ -333,6 +360,38 @@ mod tests {
             }
         }
         panic!("members that run take no session")
+    }
+
+    /// ZooKeeper itself compares no servers at connect, and nothing waits longer for a silent one than for the others.
+    #[tokio::test]
+    async fn servers_of_two_stores_in_one_url_are_found_out() {
+        let ensemble = ZooKeeper::ensemble(3).await.unwrap();
+        let stranger = ZooKeeper::start().await.unwrap();
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let silent = silent.local_addr().unwrap().to_string();
+        let of_all = format!("zookeeper://{}", ensemble.connect_string());
+        let client = leasehold::connect(&of_all).backend().await.unwrap();
+        let id = client.identity();
+        let begin = Moment::now();
+        let url = format!("{of_all},{},{silent}", stranger.addr());
+        let findings = inspect(&url, &Guarantees::none("zookeeper"), id.as_ref())
+            .await
+            .findings;
+        assert!(Moment::now().since(begin) < Duration::from_secs(30));
+        let about = |about: &str, at: &str| {
+            let mut found = findings.iter().filter(|it| it.about == about);
+            found.any(|it| it.text.contains(at))
+        };
+        assert!(about("identity", stranger.addr()), "{findings:?}");
+        assert!(about("replication", stranger.addr()), "{findings:?}");
+        assert!(about("identity", &silent), "{findings:?}");
+        for member in ensemble.members() {
+            assert!(
+                !about("identity", &format!("{} ", member.addr())),
+                "{findings:?}"
+            );
+        }
+        client.close().await.unwrap();
     }
 
     /// Each member has limits of its own, and a client comes to any of them.
