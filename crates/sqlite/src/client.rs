@@ -6,6 +6,7 @@ pub(crate) mod connect;
 pub(crate) mod fifo;
 pub(crate) mod file;
 pub(crate) mod generation;
+pub(crate) mod identity;
 pub(crate) mod place;
 pub(crate) mod presence;
 pub(crate) mod thread;

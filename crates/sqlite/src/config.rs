@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_core::{Error, ErrorKind, Result, StoreId};
 use leasehold_net::Address;
 
 /// The path of the file, and the way in which it is opened.
@@ -12,10 +12,13 @@ pub struct Config {
     pub(crate) path: PathBuf,
     pub(crate) at_once: bool,
     pub(crate) looks: bool,
+    /// The identity that the file has to have, if one is named.
+    pub(crate) store_id: Option<StoreId>,
 }
 
 impl Config {
-    /// Reads `sqlite:///absolute/path`, percent-encoded.
+    /// Reads `sqlite:///absolute/path`, percent-encoded. The parameter `store` is
+    /// [`Config::store_id`].
     ///
     /// # Errors
     ///
@@ -36,15 +39,18 @@ impl Config {
             );
         }
         // A file has no host, but the common parser of URLs demands one.
-        let address = Address::parse(&format!("sqlite://localhost{path}"), "sqlite", 1)?;
+        let mut address = Address::parse(&format!("sqlite://localhost{path}"), "sqlite", 1)?;
+        let store_id = address.store_id("sqlite")?;
         address.done()?;
-        if address.path.is_empty() || address.path.ends_with('/') || path.ends_with('/') {
+        let is_directory = path.split('?').next().unwrap_or_default().ends_with('/');
+        if address.path.is_empty() || address.path.ends_with('/') || is_directory {
             return invalid("the path names a directory, not a file");
         }
         if address.path.contains('\0') {
             return invalid("the path contains NUL");
         }
-        Ok(Config::new(format!("/{}", address.path)))
+        let config = Config::new(format!("/{}", address.path));
+        Ok(Config { store_id, ..config })
     }
 
     /// A configuration with this path of the file. A relative path begins at the current directory.
@@ -53,7 +59,15 @@ impl Config {
             path: path.as_ref().to_owned(),
             at_once: false,
             looks: false,
+            store_id: None,
         }
+    }
+
+    /// Uses the file with this identity, and no other: see [`StoreId`]. Without it, the file that is
+    /// at the path is used. A client with it makes no file where there is none.
+    pub fn store_id(mut self, id: StoreId) -> Config {
+        self.store_id = Some(id);
+        self
     }
 
     /// Opens the file on the caller's thread, unless another process has to be waited for, and
@@ -93,6 +107,9 @@ mod tests {
     #[test]
     fn reads_a_path() {
         let path = |url: &str| url.parse::<Config>().unwrap().path;
+        let pinned: Config = "sqlite:///x.db?store=sqlite-1".parse().unwrap();
+        assert_eq!(pinned.path, PathBuf::from("/x.db"));
+        assert_eq!(pinned.store_id, Some("sqlite-1".parse().unwrap()));
         assert_eq!(
             path("sqlite:///var/lib/locks.db"),
             PathBuf::from("/var/lib/locks.db")
@@ -117,7 +134,10 @@ mod tests {
             ("sqlite:///", "directory"),
             ("sqlite:///x/", "directory"),
             ("sqlite:///x%2F", "directory"),
+            ("sqlite:///x/?store=sqlite-1", "directory"),
             ("sqlite:///x.db?mode=ro", "mode"),
+            ("sqlite:///x.db?store=redis-1", "begins with sqlite-"),
+            ("sqlite:///x.db?store=a%20b", "identity"),
             ("sqlite:///x.db#y", "fragment"),
             ("sqlite:///x%", "path"),
             ("sqlite:///x%FF", "path"),
@@ -139,12 +159,10 @@ mod tests {
                     let written = leasehold_core::support::escape(path, |c| {
                         "?#%".contains(c) || c.is_control()
                     });
-                    assert_eq!(
-                        Config::from_url(&format!("sqlite://{written}"))
-                            .unwrap()
-                            .path,
-                        config.path
-                    );
+                    let pin = config.store_id.as_ref();
+                    let pin = pin.map_or(String::new(), |id| format!("?store={id}"));
+                    let again = Config::from_url(&format!("sqlite://{written}{pin}")).unwrap();
+                    assert_eq!((again.path, again.store_id), (config.path, config.store_id));
                 }
                 Err(e) => assert_eq!(e.kind(), ErrorKind::Invalid, "{e}"),
             },

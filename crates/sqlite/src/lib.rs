@@ -28,10 +28,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::backend::{
-    Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Raises, Renewal, Subscription,
-    TokenFloor, async_trait,
+    Backend, Claim, Claimed, ClaimedAll, Identity, LeaseRef, Notifier, Place, Raises, Renewal,
+    Subscription, TokenFloor, async_trait,
 };
-use leasehold_core::{Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result};
+use leasehold_core::{
+    Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result, StoreId,
+};
 use tokio::task::coop::consume_budget;
 
 use crate::claim::queue::Queues;
@@ -99,20 +101,22 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// demands.
 pub struct Sqlite {
     path: PathBuf,
+    identity: Arc<Identity>,
     client: Arc<Handle>,
     notifier: Notifier,
 }
 
 impl Sqlite {
-    /// Opens `sqlite:///absolute/path`, percent-encoded. The file is made if there is none; its
-    /// directory has to exist.
+    /// Opens `sqlite:///absolute/path`, percent-encoded. The file is made if there is none, unless
+    /// the URL names its identity with `store`; its directory has to exist.
     ///
     /// # Errors
     ///
     /// [`Invalid`](leasehold_core::ErrorKind::Invalid) for another URL, a missing directory, or a
     /// path to something that is no file; `Denied` if the file or its directory may not be written;
     /// `Unsupported` on a network file system, in a time namespace, for another program's database,
-    /// or for a file of another version of Leasehold; `Corrupt` if the file is damaged;
+    /// or for a file of another version of Leasehold; `OtherStore` if the URL names another store
+    /// than the file's, or there is no file; `Corrupt` if the file is damaged;
     /// `Unavailable` if it stays locked (the text names the process) or the disk is full.
     pub async fn connect(url: &str) -> Result<Sqlite> {
         Sqlite::with_config(Config::from_url(url)?).await
@@ -125,18 +129,23 @@ impl Sqlite {
     pub async fn with_config(config: Config) -> Result<Sqlite> {
         let path = std::path::absolute(&config.path);
         let notifier = Notifier::new();
+        let identity = Arc::new(Identity::pinned(config.store_id));
         let path = path.map_err(|e| error::of_io(&e, Path::new(""), "is no path"))?;
         let at_once = config
             .at_once
-            .then(|| Handle::open_at_once(&path, notifier.clone(), config.looks))
+            .then(|| Handle::open_at_once(&path, identity.clone(), notifier.clone(), config.looks))
             .flatten();
         let client = match at_once {
             Some(client) => client,
-            None => Handle::start(path.clone(), notifier.clone(), config.looks).await?,
+            None => {
+                let (identity, notifier) = (identity.clone(), notifier.clone());
+                Handle::start(path.clone(), identity, notifier, config.looks).await?
+            }
         };
         let client = Arc::new(client);
         Ok(Sqlite {
             path,
+            identity,
             client,
             notifier,
         })
@@ -254,6 +263,10 @@ impl Backend for Sqlite {
         self.client
             .ask(move |client| client.write(limit, |queues| queues.evict(name.as_str(), token)))
             .await
+    }
+
+    fn identity(&self) -> Option<StoreId> {
+        self.identity.id()
     }
 
     fn guarantees(&self) -> Guarantees {

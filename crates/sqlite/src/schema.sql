@@ -2,13 +2,15 @@
 -- Comments stand outside of the statements, because SQLite keeps the statements in the file.
 
 -- One row: the three files that belong together, the boot to which those times belong, the number of this generation, until when
--- it grants nothing, and the last fencing token.
+-- it grants nothing, the last fencing token, and the identity of the store. Files of builds without an identity get that column when
+-- they are opened.
 CREATE TABLE meta (
     files TEXT NOT NULL,
     boot TEXT NOT NULL,
     generation INTEGER NOT NULL,
     quiet INTEGER NOT NULL,
-    token INTEGER NOT NULL
+    token INTEGER NOT NULL,
+    store TEXT
 ) STRICT;
 
 -- One row for each client and TTL, however many places it has: renewing is one update. `fifo`, `dev` and `ino` are the client's

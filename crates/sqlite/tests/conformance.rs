@@ -7,13 +7,14 @@
 
 use std::alloc::System;
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_conformance::{Capabilities, FencedResource, Harness, Need};
+use leasehold_conformance::{Capabilities, Detour, FencedResource, Harness, Need};
 use leasehold_core::backend::{Backend, async_trait};
 use leasehold_core::{Fenced, Result};
 use leasehold_sqlite::{Config, Sqlite};
@@ -80,12 +81,13 @@ impl Harness for World {
 
     fn capabilities(&self) -> Capabilities {
         use Need::{
-            Contents, DeleteHolder, Fence, Footprint, Heap, Junk, MinHold, Private, PushedWake,
-            Restart, Wipe,
+            Contents, DeleteHolder, Detour, Fence, Footprint, Heap, Junk, MinHold, Private,
+            PushedWake, Restart, Wipe,
         };
         let able = [
             Private,
             DeleteHolder,
+            Detour,
             Fence,
             Junk,
             MinHold,
@@ -104,6 +106,22 @@ impl Harness for World {
 
     async fn private(&self) -> Arc<dyn Harness> {
         World::fresh()
+    }
+
+    async fn misled_client(&self) -> (Arc<dyn Backend>, Arc<dyn Detour>) {
+        let world = |folder| World(folder, AtomicUsize::default());
+        let there = world(tempfile::tempdir().expect("a directory"));
+        for used in [self, &there] {
+            used.client().await.close().await.expect("its end");
+        }
+        let way = Way {
+            folder: tempfile::tempdir().expect("a directory"),
+            here: self.path(),
+            there,
+        };
+        way.lead_back().await;
+        let client = Sqlite::with_config(Config::new(way.link())).await;
+        (Arc::new(client.expect("a client")), Arc::new(way))
     }
 
     async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {
@@ -201,6 +219,40 @@ impl Harness for World {
     fn heap(&self) -> usize {
         let stats = ALLOCATOR.stats();
         stats.bytes_allocated - stats.bytes_deallocated
+    }
+}
+
+/// A link that leads to one of two files.
+struct Way {
+    folder: TempDir,
+    here: PathBuf,
+    there: World,
+}
+
+impl Way {
+    fn link(&self) -> PathBuf {
+        self.folder.path().join("link.db")
+    }
+
+    fn lead_to(&self, file: &Path) {
+        let next = self.folder.path().join("next");
+        symlink(file, &next).expect("a link");
+        fs::rename(next, self.link()).expect("the link");
+    }
+}
+
+#[async_trait]
+impl Detour for Way {
+    async fn lead_away(&self) {
+        self.lead_to(&self.there.path());
+    }
+
+    async fn lead_back(&self) {
+        self.lead_to(&self.here);
+    }
+
+    async fn elsewhere(&self) -> Arc<dyn Backend> {
+        self.there.client().await
     }
 }
 

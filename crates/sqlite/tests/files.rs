@@ -12,6 +12,8 @@
 mod begun;
 #[path = "files/boot.rs"]
 mod boot;
+#[path = "files/identity.rs"]
+mod identity;
 #[path = "files/replaced.rs"]
 mod replaced;
 #[path = "it/support/mod.rs"]
@@ -27,6 +29,7 @@ use std::time::Duration;
 
 use begun::*;
 use boot::*;
+use identity::*;
 use leasehold_core::backend::Moment;
 use leasehold_core::{Error, ErrorKind, FencingToken, Guard, Loss, Store};
 use replaced::*;
@@ -145,6 +148,23 @@ fn main() -> ExitCode {
             of_another_version_is_refused,
         ),
         ("fifo/of_nobody_is_swept", fifo_of_nobody_is_swept),
+        ("identity/is_kept_with_the_data", is_kept_with_the_data),
+        (
+            "identity/of_new_files_is_taken_over",
+            of_new_files_is_taken_over,
+        ),
+        (
+            "identity/of_another_place_is_compared",
+            of_another_place_is_compared,
+        ),
+        (
+            "identity/that_is_named_is_demanded",
+            that_is_named_is_demanded,
+        ),
+        (
+            "identity/is_given_to_an_earlier_file",
+            is_given_to_an_earlier_file,
+        ),
         (
             "tokens/rise_after_many_blocks_and_a_loss",
             tokens::rise_after_many_blocks_and_a_loss,

@@ -186,8 +186,8 @@ impl Identity {
             false => format!("this client belongs to the store {known}"),
         };
         let what = format!(
-            "the server belongs to the store {answered}, and {why}: its locks are others, so it is not used. \
-             Does an address lead elsewhere, or was a server set up anew?"
+            "the server or file belongs to the store {answered}, and {why}: its locks are others, so it is not used. \
+             Does an address or path lead elsewhere, or was it set up anew?"
         );
         Error::new(ErrorKind::OtherStore, what)
     }

@@ -8,16 +8,17 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leasehold_core::backend::Moment;
+use leasehold_core::backend::{Identity, Moment};
 use leasehold_core::support::fault;
-use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_core::{Error, ErrorKind, Result, StoreId};
 use rusqlite::{Connection, OptionalExtension, Row, ffi};
 use rustix::fs::{Access, access, statvfs};
 use scopeguard::guard;
 
 use crate::client::connect::{SHORT_LOG_PAGES, connect, limit_log, limit_pages, wait_for_no_disk};
 use crate::client::fifo::Address;
-use crate::client::generation::{self, Files, Header, Meta, Opener};
+use crate::client::generation::{self, Files, Header, Kept, Meta, Opener};
+use crate::client::identity;
 use crate::client::place;
 use crate::client::presence::Presence;
 use crate::client::time::{now, wait_until};
@@ -53,16 +54,23 @@ pub(crate) struct File {
 
 /// The outcome of opening the files that were there.
 enum Joined {
-    /// The files are one generation, with this number, and with these clients.
-    Open(Connection, i64, HashMap<i64, Address>),
+    Open(Generation),
     /// The files were replaced or completed meanwhile, by another client or by this one.
     Changed,
-    /// The files do not belong together: no client may use them any more. The number is the last
-    /// token.
-    Stale(i64),
-    /// The files belong together, and are in use by clients that see another boot. The number is
-    /// the last token.
-    OfAnotherBoot(i64),
+    /// The files do not belong together: no client may use them any more.
+    Stale(Kept),
+    /// The files belong together, and are in use by clients that see another boot.
+    OfAnotherBoot(Kept),
+}
+
+/// Files that belong together, and were opened.
+struct Generation {
+    connection: Connection,
+    number: i64,
+    /// The clients in the file, by their FIFOs, and holds that had ended.
+    clients: HashMap<i64, Address>,
+    /// The identity of the store, if the file has one.
+    store: Option<StoreId>,
 }
 
 /// The error of files that cannot be opened.
@@ -79,9 +87,11 @@ impl File {
     /// a living client may have ended, in whichever files. `before` is the lock by which others
     /// know of this client's leases in files that it used until now, and the longest of those
     /// leases. Others are waited for until the deadline. A client that only `looks` begins no
-    /// files: a file that nobody may use any more is empty for it.
+    /// files: a file that nobody may use any more is empty for it. A file of another store than
+    /// that of `identity` is refused.
     pub(crate) fn open(
         path: &Path,
+        identity: &Identity,
         before: Option<(&Presence, i64)>,
         looks: bool,
         deadline: Moment,
@@ -91,6 +101,7 @@ impl File {
         let folder = real.parent().unwrap_or(Path::new("/"));
         let presence = Presence::open(&real, folder, before.map(|(presence, _)| presence))?;
         let own = before.map_or(0, |(_, longest)| longest);
+        let stays = before.is_some_and(|(before, _)| presence.is_where(before));
         let opener = Opener {
             boot: &boot,
             presence: &presence,
@@ -112,41 +123,62 @@ impl File {
                 (looked, files, join(&real, files, &boot))
             };
             // The identities are those of the files that were joined: a later look may see others.
-            let open = |presence, connection, generation, clients| File {
-                path: path.into(),
-                index: beside(&real, "-shm"),
-                real: real.clone(),
-                connection,
-                presence,
-                clients,
-                files,
-                generation,
-                looked: Cell::new(looked),
+            let open = |presence, generation: Generation| {
+                if let Some(id) = &generation.store {
+                    identity.renew(id);
+                }
+                File {
+                    path: path.into(),
+                    index: beside(&real, "-shm"),
+                    real: real.clone(),
+                    connection: generation.connection,
+                    presence,
+                    clients: generation.clients,
+                    files,
+                    generation: generation.number,
+                    looked: Cell::new(looked),
+                }
+            };
+            let is_ours = |found: Option<&StoreId>| {
+                identity::check(identity, found, stays).map_err(|e| e.in_context(path.display()))
             };
             let mut yields = false;
-            let token = match joined {
-                Ok(Joined::Open(connection, generation, clients)) => {
-                    return Ok(open(presence, connection, generation, clients));
+            let mut kept = match joined {
+                Ok(Joined::Open(mut generation)) => {
+                    is_ours(generation.store.as_ref())?;
+                    if generation.store.is_none() && !looks {
+                        let id = identity::fresh(identity);
+                        let given = identity::give(&mut generation.connection, id);
+                        generation.store = Some(given.map_err(|e| error::of(&e, path))?);
+                    }
+                    return Ok(open(presence, generation));
                 }
                 Ok(Joined::OfAnotherBoot(_)) if presence.longest_of_others()? > 0 => {
                     return Err(error::of_another_boot(path));
                 }
-                Ok(Joined::OfAnotherBoot(token)) => {
+                Ok(Joined::OfAnotherBoot(kept)) => {
                     yields = true;
-                    token
+                    kept
                 }
-                Ok(Joined::Stale(token)) => token,
+                Ok(Joined::Stale(kept)) => kept,
                 Ok(Joined::Changed) => continue,
                 // The files were replaced meanwhile: parts of two generations do not fit together.
                 Err(_) if Files::at(path, &real) != files => continue,
                 Err(e) => return Err(e),
             };
+            is_ours(kept.store.as_ref())?;
             if looks {
-                let nothing = empty().map_err(|e| error::of(&e, path))?;
-                return Ok(open(presence, nothing, 0, HashMap::new()));
+                let nothing = Generation {
+                    connection: empty().map_err(|e| error::of(&e, path))?,
+                    number: 0,
+                    clients: HashMap::new(),
+                    store: kept.store,
+                };
+                return Ok(open(presence, nothing));
             }
+            kept.store.get_or_insert_with(|| identity::fresh(identity));
             let opener = Opener { yields, ..opener };
-            generation::begin(&real, files, token, &opener)?;
+            generation::begin(&real, files, &kept, &opener)?;
         }
         Err(Error::new(
             ErrorKind::Unavailable,
@@ -231,12 +263,13 @@ impl File {
 
     /// Begins the file anew, because it lacks something that this client wrote. `own` is the
     /// longest of this client's leases in it.
-    pub(crate) fn replace(&self, own: i64, deadline: Moment) -> Result<()> {
+    pub(crate) fn replace(&self, identity: &Identity, own: i64, deadline: Moment) -> Result<()> {
         let token = "SELECT token FROM meta";
-        let token = self
-            .connection
-            .query_row(token, [], |row| row.get(0))
-            .unwrap_or(0);
+        let token = self.connection.query_row(token, [], |row| row.get(0));
+        let kept = Kept {
+            token: token.unwrap_or(0),
+            store: identity.id(),
+        };
         let opener = Opener {
             boot: &place::boot()?,
             presence: &self.presence,
@@ -244,7 +277,7 @@ impl File {
             deadline,
             yields: false,
         };
-        generation::begin(&self.real, self.files, token, &opener)
+        generation::begin(&self.real, self.files, &kept, &opener)
     }
 }
 
@@ -261,7 +294,7 @@ fn empty() -> rusqlite::Result<Connection> {
 /// clients of this process, or drops their locks in it.
 fn unfit(real: &Path, files: Files, boot: &str) -> Result<Option<Joined>> {
     if !files.is_there() {
-        return Ok(Some(Joined::Stale(0)));
+        return Ok(Some(Joined::Stale(Kept::default())));
     }
     let mark = files.mark(boot);
     if files.are_complete() && Header::has_mark(real, mark) {
@@ -278,7 +311,7 @@ fn unfit(real: &Path, files: Files, boot: &str) -> Result<Option<Joined>> {
     header.check(real)?;
     // The file has been used, perhaps by a client that still uses it.
     has_one_name(real)?;
-    Ok(Some(Joined::Stale(header.token)))
+    Ok(Some(Joined::Stale(header.kept)))
 }
 
 /// Refuses a hard link: the files that belong to it may be beside its other name, with locks that
@@ -303,11 +336,11 @@ fn join(real: &Path, files: Files, boot: &str) -> Result<Joined> {
         Err(Failed::Other(e)) => Err(e),
         Err(Failed::Sqlite(e)) => match Header::read(real) {
             Ok(header) if header.is_of_another_boot(files, boot) => {
-                Ok(Joined::OfAnotherBoot(header.token))
+                Ok(Joined::OfAnotherBoot(header.kept))
             }
             // A power cut has left this, or a file stands beside the log of another one. No client
             // has used these together.
-            Ok(header) if header.is_of_others(files.mark(boot)) => Ok(Joined::Stale(header.token)),
+            Ok(header) if header.is_of_others(files.mark(boot)) => Ok(Joined::Stale(header.kept)),
             _ => Err(error::of(&e, real)),
         },
     }
@@ -331,7 +364,7 @@ fn try_to_join(real: &Path, files: Files, boot: &str) -> std::result::Result<Joi
     let header = Header::of(&tx)?;
     header.check(real)?;
     if tx.query_row("PRAGMA journal_mode", [], |row| row.get::<_, String>(0))? != "wal" {
-        return Ok(Joined::Stale(header.token));
+        return Ok(Joined::Stale(header.kept));
     }
     // The paths lead to the same files before and after opening, so these are the files that were
     // opened.
@@ -346,24 +379,29 @@ fn try_to_join(real: &Path, files: Files, boot: &str) -> std::result::Result<Joi
             row.get(2)?,
         ))
     };
-    let Some((known, of, generation)) = tx.query_row(meta, [], read).optional()? else {
-        return Ok(Joined::Stale(0));
+    let Some((known, of, number)) = tx.query_row(meta, [], read).optional()? else {
+        return Ok(Joined::Stale(Kept::default()));
     };
     if known == files.text() && of != boot {
-        return Ok(Joined::OfAnotherBoot(header.token));
+        return Ok(Joined::OfAnotherBoot(header.kept));
     }
     if known != files.text() {
         if of == boot {
             has_one_name(real)?;
         }
-        return Ok(Joined::Stale(header.token));
+        return Ok(Joined::Stale(header.kept));
     }
     // The file grows by steps from here on.
     limit_pages(&tx, 1)?;
     let clients = clients(&tx)?;
     tx.commit()?;
     wait_for_no_disk(&connection)?;
-    Ok(Joined::Open(connection, generation, clients))
+    Ok(Joined::Open(Generation {
+        connection,
+        number,
+        clients,
+        store: header.kept.store,
+    }))
 }
 
 /// The clients that may have ended, and the holds that have lapsed by themselves.

@@ -19,7 +19,7 @@ use std::time::UNIX_EPOCH;
 
 use leasehold_core::backend::Moment;
 use leasehold_core::support::fault;
-use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_core::{Error, ErrorKind, Result, StoreId};
 use rusqlite::{Connection, OpenFlags, params};
 
 use crate::client::connect::{connect, grow, wait_for_no_disk};
@@ -141,11 +141,20 @@ pub(crate) struct Header {
     /// The version of the layout of the tables.
     schema: i64,
     tables: i64,
-    /// The files that belong together, the boot whose times are in them, and the last token. They
-    /// are known as far as they can be read.
+    /// The files that belong together, and the boot whose times are in them. They are known as far
+    /// as they can be read.
     files: Option<String>,
     boot: Option<String>,
+    pub(crate) kept: Kept,
+}
+
+/// The facts that new files take over from the former ones.
+#[derive(Clone, Default)]
+pub(crate) struct Kept {
+    /// The last token; 0 if it is not known.
     pub(crate) token: i64,
+    /// The identity of the store; `None` if the file has none.
+    pub(crate) store: Option<StoreId>,
 }
 
 fn immutable(real: &Path) -> rusqlite::Result<Connection> {
@@ -181,11 +190,19 @@ impl Header {
         let application = number("PRAGMA application_id")?;
         let version = number("PRAGMA user_version")?;
         let tables = number("SELECT count(*) FROM sqlite_schema")?;
-        let (files, boot, token) = connection
-            .query_row("SELECT files, boot, token FROM meta", [], |row| {
-                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        let read = |columns: &str| {
+            let meta = format!("SELECT {columns} FROM meta");
+            connection.query_row(&meta, [], |row| {
+                let store: Option<String> = row.get(3)?;
+                let store = store.and_then(|id| id.parse().ok());
+                let token = row.get(2)?;
+                Ok((row.get(0)?, row.get(1)?, Kept { token, store }))
             })
-            .unwrap_or((None, None, 0));
+        };
+        let (files, boot, kept) = read("files, boot, token, store")
+            // A file of an earlier build has no such column.
+            .or_else(|_| read("files, boot, token, NULL"))
+            .unwrap_or_default();
         Ok(Header {
             application,
             version,
@@ -193,7 +210,7 @@ impl Header {
             tables,
             files,
             boot,
-            token,
+            kept,
         })
     }
 
@@ -242,7 +259,7 @@ impl Header {
 
 /// Replaces these files by new ones, unless another client has replaced them already. They have to
 /// be the store's, or missing. The caller looks again which files are there afterwards.
-pub(crate) fn begin(real: &Path, old: Files, token: i64, opener: &Opener<'_>) -> Result<()> {
+pub(crate) fn begin(real: &Path, old: Files, kept: &Kept, opener: &Opener<'_>) -> Result<()> {
     let _alone = opener.presence.alone(opener.deadline)?;
     if Files::at(real, real) != old {
         return Ok(());
@@ -251,8 +268,8 @@ pub(crate) fn begin(real: &Path, old: Files, token: i64, opener: &Opener<'_>) ->
     let empty = beside(real, "-empty");
     let remove_them = || remove_all(&new).and_then(|()| remove(&empty));
     let done = remove_them()
-        .and_then(|()| make(&empty, real, token))
-        .and_then(|()| make(&new, real, token))
+        .and_then(|()| make(&empty, real, kept))
+        .and_then(|()| make(&new, real, kept))
         .and_then(|()| replace(real, &new, &empty, opener));
     if done.is_err() {
         let _ = remove_them();
@@ -371,7 +388,7 @@ fn remove(path: &Path) -> Result<()> {
 }
 
 /// Makes a file that no client uses, with the owner and the rights of the old one.
-fn make(new: &Path, real: &Path, token: i64) -> Result<()> {
+fn make(new: &Path, real: &Path, kept: &Kept) -> Result<()> {
     let create = || -> io::Result<()> {
         // A new file is no link that somebody has put there, and later changes of the path do not
         // affect the open file.
@@ -395,14 +412,14 @@ fn make(new: &Path, real: &Path, token: i64) -> Result<()> {
         }
     };
     create().map_err(|e| error::of_io(&e, new, "cannot be made"))?;
-    match fill(new, token) {
+    match fill(new, kept) {
         // A cleaner has removed the file, which its next user notices.
         Err(_) if !new.exists() => Ok(()),
         filled => filled.map_err(|e| error::of(&e, new)),
     }
 }
 
-fn fill(new: &Path, token: i64) -> rusqlite::Result<()> {
+fn fill(new: &Path, kept: &Kept) -> rusqlite::Result<()> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
         | OpenFlags::SQLITE_OPEN_NOFOLLOW;
@@ -413,6 +430,8 @@ fn fill(new: &Path, token: i64) -> rusqlite::Result<()> {
         "PRAGMA synchronous = OFF; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}"
     ))?;
     file.execute_batch(include_str!("../schema.sql"))?;
-    file.execute("INSERT INTO meta VALUES ('', '', 0, 0, ?1)", [token.max(0)])
+    let meta = "INSERT INTO meta VALUES ('', '', 0, 0, ?1, ?2)";
+    let store = kept.store.as_ref().map(StoreId::as_str);
+    file.execute(meta, params![kept.token.max(0), store])
         .map(drop)
 }

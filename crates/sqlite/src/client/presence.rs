@@ -60,7 +60,7 @@ impl Presence {
             length: 0,
         };
         if let Some(before) = before {
-            if new.base == before.base && same(&new.folder, &before.folder) {
+            if new.is_where(before) {
                 return Ok(Presence {
                     folder: share(&before.folder)?,
                     length: before.length,
@@ -70,6 +70,12 @@ impl Presence {
             new.set(before.longest())?;
         }
         Ok(new)
+    }
+
+    /// Returns whether both are for files of one name in one directory: whoever begins the files
+    /// anew there waits for the leases of both.
+    pub(crate) fn is_where(&self, other: &Presence) -> bool {
+        self.base == other.base && same(&self.folder, &other.folder)
     }
 
     /// The longest lease that this client has announced to others, in nanoseconds.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
-use leasehold_core::backend::Notifier;
+use leasehold_core::backend::{Identity, Notifier};
 use leasehold_core::support::locked;
 use leasehold_core::{Error, ErrorKind, Result};
 use rustix::event::{EventfdFlags, eventfd};
@@ -47,12 +47,17 @@ struct Shared {
 
 impl Handle {
     /// Opens the file on a thread of its own.
-    pub(crate) async fn start(path: PathBuf, notifier: Notifier, looks: bool) -> Result<Handle> {
+    pub(crate) async fn start(
+        path: PathBuf,
+        identity: Arc<Identity>,
+        notifier: Notifier,
+        looks: bool,
+    ) -> Result<Handle> {
         let (opened_here, opened) = oneshot::channel();
         // If this future is dropped unfinished, the handle ends the thread.
         let handle = Handle::new(None);
-        handle.run(
-            move |shared, asked| match Client::open(&path, notifier, looks, OPENING) {
+        handle.run(move |shared, asked| {
+            match Client::open(&path, identity, notifier, looks, OPENING) {
                 Ok(client) => {
                     *locked(&shared.client) = Some(client);
                     if opened_here.send(Ok(())).is_ok() {
@@ -60,16 +65,21 @@ impl Handle {
                     }
                 }
                 Err(e) => drop(opened_here.send(Err(e))),
-            },
-        )?;
+            }
+        })?;
         opened.await.unwrap_or_else(|_| Err(Error::closed()))?;
         Ok(handle)
     }
 
     /// Opens the file on this thread, if that needs no wait for others. The client's thread is
     /// started once there is something to do for it.
-    pub(crate) fn open_at_once(path: &Path, notifier: Notifier, looks: bool) -> Option<Handle> {
-        let mut client = Client::open(path, notifier, looks, Duration::ZERO).ok()?;
+    pub(crate) fn open_at_once(
+        path: &Path,
+        identity: Arc<Identity>,
+        notifier: Notifier,
+        looks: bool,
+    ) -> Option<Handle> {
+        let mut client = Client::open(path, identity, notifier, looks, Duration::ZERO).ok()?;
         client.is_brief = true;
         // If this fails, the log only gets longer.
         let _ = client.file.keep_log_short();

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::backend::{ClaimId, Moment, Notifier};
+use leasehold_core::backend::{ClaimId, Identity, Moment, Notifier};
 use leasehold_core::support::fault;
 use leasehold_core::{Error, ErrorKind, Loss, Result};
 use rusqlite::{Connection, ErrorCode};
@@ -25,6 +25,7 @@ pub(crate) type Job = Box<dyn FnOnce(&mut Client) + Send>;
 /// The owner of the connection, and of all that this client knows of its places in the file.
 pub(crate) struct Client {
     pub(crate) file: File,
+    identity: Arc<Identity>,
     pub(crate) notifier: Notifier,
     /// The client only looks at the queues, as a rule.
     looks: bool,
@@ -97,18 +98,20 @@ impl Client {
     /// Opens the file, and waits for others for at most this time.
     pub(crate) fn open(
         path: &Path,
+        identity: Arc<Identity>,
         notifier: Notifier,
         looks: bool,
         wait: Duration,
     ) -> Result<Client> {
         let deadline = Moment::now() + wait;
-        let file = File::open(path, None, looks, deadline)?;
+        let file = File::open(path, &identity, None, looks, deadline)?;
         let own = OwnPlaces::default();
         let watches = Watches::default();
         let (fifo, shared, ended, closed, only_thread_until) = Default::default();
         let (is_brief, has_left) = Default::default();
         let mut client = Client {
             file,
+            identity,
             notifier,
             looks,
             fifo,
@@ -327,7 +330,10 @@ impl Client {
                 Ok(Attempt::Done(value, messages)) => return Ok((value, messages)),
                 Ok(Attempt::Full(e)) if !self.file.may_grow() => return Err(e),
                 Ok(Attempt::Full(_)) => {}
-                Ok(Attempt::WentBack) => self.file.replace(self.longest(), deadline)?,
+                Ok(Attempt::WentBack) => {
+                    self.file
+                        .replace(&self.identity, self.longest(), deadline)?;
+                }
                 // An error counts only if the files are in their place: neither errors nor commits
                 // in replaced files matter.
                 Ok(Attempt::NotBegun(e)) if self.file.is_whole() => {
@@ -362,7 +368,8 @@ impl Client {
 
     fn reopen_to(&mut self, look: bool) -> Result<()> {
         let before = Some((&self.file.presence, self.longest()));
-        let opened = File::open(&self.file.path, before, look, Moment::now() + OPENING);
+        let until = Moment::now() + OPENING;
+        let opened = File::open(&self.file.path, &self.identity, before, look, until);
         if opened.is_err() {
             // The lease that was announced for a request is not taken, so others need not reckon
             // with it.
