@@ -50,7 +50,10 @@ pub(crate) async fn both(client: &Rc<Client>, resource: &mut Connection) {
         Err(error) => {
             let refused = matches!(
                 error.kind(),
-                ErrorKind::Contended | ErrorKind::TimedOut | ErrorKind::Unavailable
+                ErrorKind::Contended
+                    | ErrorKind::TimedOut
+                    | ErrorKind::Unavailable
+                    | ErrorKind::OtherStore
             );
             if !refused && !matches!(error.kind(), ErrorKind::Ambiguous | ErrorKind::Lost) {
                 unexpected("acquiring both", &error);

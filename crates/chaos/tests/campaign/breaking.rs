@@ -50,6 +50,8 @@ impl Nemesis<'_> {
                 client.resume().await;
             }
             Fault::KillClient => client.replace(self.record).await,
+            Fault::MoveAddress => self.move_address(client, length).await,
+            Fault::Pooler => self.put_pooler(client, length).await,
             Fault::PauseCommand | Fault::KillCommand => {
                 self.one_of_command(fault, client, length).await;
             }
@@ -133,6 +135,7 @@ impl Nemesis<'_> {
                 self.servers.rejoin(which).await;
             }
             Fault::Partition => self.partition(which, length).await,
+            Fault::OwnCluster => self.empty_member(which, length).await,
             Fault::FailOver => {
                 drop(timeout(FAILED_OVER, self.servers.fail_over(self.any_lock())).await);
             }
@@ -218,13 +221,13 @@ impl Nemesis<'_> {
     }
 
     /// Some of a client's ways to the servers, and always one.
-    fn some<'a>(&self, proxies: &'a [Proxy]) -> Vec<&'a Proxy> {
-        let chosen: Vec<_> = proxies
+    pub(super) fn some<'a, T>(&self, ways: &'a [T]) -> Vec<&'a T> {
+        let chosen: Vec<_> = ways
             .iter()
             .filter(|_| self.random.borrow_mut().u8(0..3) > 0)
             .collect();
         if chosen.is_empty() {
-            proxies.iter().collect()
+            ways.iter().collect()
         } else {
             chosen
         }
@@ -279,6 +282,7 @@ impl Nemesis<'_> {
                     tokio::time::sleep(AGAIN).await;
                 }
             }
+            _ if fault == Fault::ChangeNodes => self.change_nodes(length).await,
             (Servers::File(room), _) => self.of_file(room, fault, length).await,
             (Servers::Postgres(server, _), _) => {
                 databases::terminate(server, self.kind.ttl()).await;
@@ -362,7 +366,11 @@ impl Nemesis<'_> {
                 let deleted = delete_entries(&servers, lock);
                 matches!(timeout(2 * self.kind.ttl(), deleted).await, Ok(Ok(())))
             }
-            Servers::Memory | Servers::File(_) | Servers::Sentinel(_) | Servers::Cluster(_) => true,
+            Servers::Memory
+            | Servers::File(_)
+            | Servers::Nodes(..)
+            | Servers::Sentinel(_)
+            | Servers::Cluster(_) => true,
         }
     }
 }

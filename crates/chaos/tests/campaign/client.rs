@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Owner, Store};
+use leasehold::{ErrorKind, Owner, Store};
 use leasehold_chaos::What;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -301,8 +301,10 @@ pub(super) async fn connect(plan: &Plan, draining: &watch::Receiver<bool>) -> Op
         };
         match connected {
             Ok(store) => return Some(store.ttl(plan.kind.ttl())),
-            Err(error) if !error.is_retryable() => work::unexpected("connecting", &error),
             Err(_) if *draining.borrow() => return None,
+            // Two addresses lead to one node just now.
+            Err(error) if plan.kind == Kind::Redlock && error.kind() == ErrorKind::Invalid => {}
+            Err(error) if !error.is_retryable() => work::unexpected("connecting", &error),
             Err(_) => {}
         }
         tokio::time::sleep(Duration::from_millis(100)).await;

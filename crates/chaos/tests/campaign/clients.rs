@@ -64,6 +64,8 @@ pub(crate) struct Slot {
     pub(crate) proxies: Vec<Proxy>,
 }
 
+/// The parameter of a URL that names the identity of the store.
+pub(crate) const PIN: &str = "?store=";
 /// How often a client can be started again in one slot.
 const LIVES: u64 = 1000;
 
@@ -115,6 +117,31 @@ impl Slot {
         plan.p += 1;
         plan.seed = plan.seed.wrapping_add(LIVES);
         *process = spawn(&plan);
+    }
+
+    /// The URL that it was started with.
+    pub(crate) fn url(&self) -> String {
+        self.plan.lock().unwrap().url.clone()
+    }
+
+    /// Kills it, and starts another one with this URL.
+    pub(crate) async fn replace_at(&self, url: &str, record: &Record) {
+        {
+            let mut plan = self.plan.lock().unwrap();
+            url.clone_into(&mut plan.url);
+            plan.relays.fill(url.to_owned());
+        }
+        self.replace(record).await;
+    }
+
+    /// Returns whether it recognizes a server of another store: it is a client of ours, and its URL names the store, or the store has answered it.
+    pub(crate) fn knows_its_store(&self) -> bool {
+        let plan = self.plan.lock().unwrap();
+        let has_begun = || {
+            let written = Recorder::file(&plan.folder, plan.p).metadata();
+            written.is_ok_and(|file| file.len() > 0)
+        };
+        !plan.foreign && (plan.url.contains(PIN) || has_begun())
     }
 
     /// Tells it something.

@@ -217,7 +217,7 @@ fn once(plan: &Plan, op: u64, record: &Record, random: &mut fastrand::Rng) {
         eprintln!("{HAS_LOST}{op}");
     }
     match last.map(|(_, what)| what) {
-        None => record.now(refusal(op, waits, status)),
+        None => record.now(refusal(plan.kind, op, waits, status)),
         Some(What::Release { .. }) => {}
         Some(_) => record.now(What::Release { op, dropped: true }),
     }
@@ -243,7 +243,7 @@ fn run(mut command: Command, record: &Record) -> (Option<(u64, What)>, ExitStatu
 }
 
 /// No program was run.
-fn refusal(op: u64, waited: bool, status: ExitStatus) -> What {
+fn refusal(kind: Kind, op: u64, waited: bool, status: ExitStatus) -> What {
     match status.code() {
         Some(NOT_ACQUIRED) => return What::Fail { op, busy: !waited },
         Some(UNAVAILABLE) => return What::Fail { op, busy: false },
@@ -251,6 +251,8 @@ fn refusal(op: u64, waited: bool, status: ExitStatus) -> What {
         Some(LOST | FAILED) | None => {}
         // Or it was left behind, or ended by a signal, before it said anything.
         Some(0 | SIGNALLED | KILLED) => {}
+        // Two addresses led to one node.
+        Some(USAGE) if kind == Kind::Redlock => {}
         Some(USAGE) => eprintln!(
             "UNEXPECTED: it lacks the store; `cargo build -p leasehold-cli --all-features`"
         ),

@@ -75,6 +75,8 @@ pub(crate) struct Job<'a> {
 pub(crate) struct Counter {
     url: String,
     client: Option<Client>,
+    /// The last transaction was to be committed, and no answer came.
+    is_unknown: bool,
 }
 
 impl Counter {
@@ -87,18 +89,20 @@ impl Counter {
         Some(Counter {
             url: url.to_owned(),
             client: None,
+            is_unknown: false,
         })
     }
 
     /// Counts one more, or looks. The log says why it was not committed. What takes longer than `limit`, in which its process runs, is given
-    /// up: it may be committed.
-    pub(crate) async fn run(&mut self, job: &Job<'_>, limit: Duration) {
+    /// up. Returns whether it has ended: otherwise it may be committed later.
+    pub(crate) async fn run(&mut self, job: &Job<'_>, limit: Duration) -> bool {
+        self.is_unknown = false;
         let said = {
             let mut one = std::pin::pin!(self.one(job));
             let (mut left, tick) = (TICKS, limit / TICKS);
             loop {
                 match tokio::time::timeout(tick, &mut one).await {
-                    Ok(Ok(())) => return,
+                    Ok(Ok(())) => return true,
                     Ok(Err(error)) => {
                         break error
                             .code()
@@ -111,6 +115,7 @@ impl Counter {
             }
         };
         eprintln!("{SAYS}{said}");
+        !self.is_unknown
     }
 
     async fn one(&mut self, job: &Job<'_>) -> Result<(), Error> {
@@ -154,7 +159,11 @@ impl Counter {
                 )
                 .await?;
             }
-            tx.commit().await
+            self.is_unknown = true;
+            let committed = tx.commit().await;
+            let is_answer = |error: &Error| error.code().is_some();
+            self.is_unknown = committed.as_ref().is_err_and(|error| !is_answer(error));
+            committed
         }
         .await;
         if counted

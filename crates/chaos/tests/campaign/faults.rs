@@ -79,6 +79,14 @@ pub(crate) enum Fault {
     ChangeUsers,
     /// Somebody else ends a client's session, and with it goes all that the client has by it.
     EndSession,
+    /// The address of a server leads a client to another store, or to another node of the same list, and back.
+    MoveAddress,
+    /// A member comes back without data, as a store of its own.
+    OwnCluster,
+    /// The address of a server leads a client to a pooler before it.
+    Pooler,
+    /// The list of nodes changes, and clients are started anew with the new one.
+    ChangeNodes,
 }
 
 /// Which request of a client.
@@ -142,6 +150,7 @@ const RELEASES: &[Fault] = &[
     Fault::LateRequest(Moment::Release),
 ];
 const BY_HAND: &[Fault] = &[Fault::Evict, Fault::DeleteKeys, Fault::DeleteKeys];
+const NONE: &[Fault] = &[];
 const LOSSES: &[Fault] = &[Fault::LoseData, Fault::Restore];
 const REDIS_LOSSES: &[Fault] = &[Fault::LoseData, Fault::Restore, Fault::EvictKeys];
 const DATABASE: &[Fault] = &[
@@ -153,6 +162,12 @@ const DATABASE: &[Fault] = &[
     Fault::LateRequest(Moment::Ring),
 ];
 const ZOOKEEPER: &[Fault] = &[Fault::ChangeLimits, Fault::EndSession];
+/// A running client takes servers of ZooKeeper that have lost all data for others.
+const ZOOKEEPER_LOSSES: &[Fault] = &[Fault::Restore];
+/// A run that [loses data](loses_data) has none of these: with its data a server loses its identity.
+const MOVES: &[Fault] = &[Fault::MoveAddress, Fault::MoveAddress];
+const MEMBER_MOVES: &[Fault] = &[Fault::MoveAddress, Fault::MoveAddress, Fault::OwnCluster];
+const DATABASE_MOVES: &[Fault] = &[Fault::MoveAddress, Fault::MoveAddress, Fault::Pooler];
 const SCRIPTS: &[Fault] = &[Fault::ForgetScripts, Fault::CloseSubscriptions];
 
 /// What is no step, and no excuse.
@@ -232,6 +247,7 @@ pub(crate) fn faults(kind: Kind, seed: u64) -> Vec<Fault> {
             BY_HAND,
             SCRIPTS,
             or(REDIS_LOSSES, CLOCKS),
+            or(NONE, MOVES),
             RATES,
             &[Fault::FillMemory],
         ],
@@ -241,11 +257,27 @@ pub(crate) fn faults(kind: Kind, seed: u64) -> Vec<Fault> {
             SERVERS,
             RELEASES,
             SCRIPTS,
-            REDIS_LOSSES,
+            or(REDIS_LOSSES, MOVES),
             RATES,
             &[Fault::Evict, Fault::ClockAhead, Fault::FillMemory],
         ],
-        Kind::Etcd => &[CLIENTS, LINKS, SERVERS, BY_HAND, or(LOSSES, USERS), ETCD],
+        Kind::RedlockNodes => &[
+            CLIENTS,
+            SERVERS,
+            SCRIPTS,
+            RATES,
+            &[Fault::ChangeNodes; 10],
+            &[Fault::ClockAhead, Fault::FillMemory],
+        ],
+        Kind::Etcd => &[
+            CLIENTS,
+            LINKS,
+            SERVERS,
+            BY_HAND,
+            or(LOSSES, USERS),
+            or(NONE, MOVES),
+            ETCD,
+        ],
         Kind::EtcdCluster => &[
             CLIENTS,
             LINKS,
@@ -253,11 +285,26 @@ pub(crate) fn faults(kind: Kind, seed: u64) -> Vec<Fault> {
             MEMBERS,
             BY_HAND,
             or(LOSSES, USERS),
+            or(NONE, MEMBER_MOVES),
             ETCD,
         ],
-        Kind::ZooKeeper => &[CLIENTS, LINKS, SERVERS, BY_HAND, LOSSES, ZOOKEEPER],
+        Kind::ZooKeeper => &[
+            CLIENTS,
+            LINKS,
+            SERVERS,
+            BY_HAND,
+            or(ZOOKEEPER_LOSSES, MOVES),
+            ZOOKEEPER,
+        ],
         Kind::Ensemble => &[
-            CLIENTS, LINKS, SERVERS, MEMBERS, BY_HAND, LOSSES, ZOOKEEPER, ZOOKEEPER,
+            CLIENTS,
+            LINKS,
+            SERVERS,
+            MEMBERS,
+            BY_HAND,
+            or(ZOOKEEPER_LOSSES, MEMBER_MOVES),
+            ZOOKEEPER,
+            ZOOKEEPER,
         ],
         // A server that is started again has the part that it began with: sentinels would not set that right soon.
         Kind::Sentinel => &[
@@ -278,6 +325,7 @@ pub(crate) fn faults(kind: Kind, seed: u64) -> Vec<Fault> {
             RELEASES,
             BY_HAND,
             or(LOSSES, DATABASE_KEEPS),
+            or(NONE, DATABASE_MOVES),
             RATES,
             DATABASE,
         ],
@@ -340,7 +388,9 @@ impl Fault {
 
     pub(crate) fn target(self) -> Target {
         match self {
-            Fault::PauseServer | Fault::RestartServer | Fault::Isolate => Target::Server,
+            Fault::PauseServer | Fault::RestartServer | Fault::Isolate | Fault::OwnCluster => {
+                Target::Server
+            }
             Fault::StopServer | Fault::PauseBackend | Fault::RefuseConnections => Target::Database,
             Fault::LoseData | Fault::Restore | Fault::FillMemory | Fault::EvictKeys => {
                 Target::Server
@@ -364,7 +414,8 @@ impl Fault {
             | Fault::FillDisk
             | Fault::DeleteKeys
             | Fault::Evict
-            | Fault::ClockAhead => Target::Content,
+            | Fault::ClockAhead
+            | Fault::ChangeNodes => Target::Content,
             _ => Target::Client,
         }
     }

@@ -40,6 +40,8 @@ pub(crate) enum Kind {
     Sqlite,
     Redis,
     Redlock,
+    /// The list of nodes changes again and again, and many processes go by it.
+    RedlockNodes,
     Etcd,
     EtcdCluster,
     ZooKeeper,
@@ -52,11 +54,12 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 12] = [
+    pub(crate) const ALL: [Kind; 13] = [
         Kind::Memory,
         Kind::Sqlite,
         Kind::Redis,
         Kind::Redlock,
+        Kind::RedlockNodes,
         Kind::Etcd,
         Kind::EtcdCluster,
         Kind::ZooKeeper,
@@ -73,6 +76,7 @@ impl Kind {
             Kind::Sqlite => "sqlite",
             Kind::Redis => "redis",
             Kind::Redlock => "redlock",
+            Kind::RedlockNodes => "redlock-nodes",
             Kind::Etcd => "etcd",
             Kind::EtcdCluster => "etcd-3",
             Kind::ZooKeeper => "zookeeper",
@@ -94,7 +98,7 @@ impl Kind {
             Kind::Memory => 300,
             Kind::Sqlite => 400,
             Kind::Redis => 500,
-            Kind::Redlock => 700,
+            Kind::Redlock | Kind::RedlockNodes => 700,
             Kind::Etcd | Kind::EtcdCluster => 2000,
             Kind::ZooKeeper | Kind::Ensemble => 1200,
             Kind::Sentinel | Kind::Cluster | Kind::Postgres | Kind::PgBouncer => 1000,
@@ -119,7 +123,7 @@ impl Kind {
             Kind::Memory => Some(5),
             Kind::Redis | Kind::Sentinel | Kind::Cluster => Some(200),
             Kind::Postgres | Kind::PgBouncer => Some(250),
-            Kind::Redlock => Some(500),
+            Kind::Redlock | Kind::RedlockNodes => Some(500),
             Kind::Etcd | Kind::EtcdCluster => Some(2000),
             Kind::ZooKeeper | Kind::Ensemble => Some(4000),
         }
@@ -144,7 +148,7 @@ impl Kind {
 
     /// Whether there are semaphores and fair waiters.
     pub(crate) fn is_complete(self) -> bool {
-        self != Kind::Redlock
+        !matches!(self, Kind::Redlock | Kind::RedlockNodes)
     }
 
     /// How many client processes there are: what is in memory has one.
@@ -154,6 +158,27 @@ impl Kind {
         } else {
             3 + u64::from(self.has_foreign(seed))
         }
+    }
+
+    /// How many further client processes there are, each with one task.
+    pub(crate) fn further(self) -> u64 {
+        if self == Kind::RedlockNodes { 17 } else { 0 }
+    }
+
+    /// How many tasks each of the first clients has.
+    pub(crate) fn tasks(self) -> u64 {
+        if self == Kind::RedlockNodes { 2 } else { 8 }
+    }
+
+    /// Whether the command runs programs: not where the store is in one process, or where all clients are started anew with another list of
+    /// nodes, which programs that the command runs would outlive.
+    pub(crate) fn runs_commands(self) -> bool {
+        !matches!(self, Kind::Memory | Kind::RedlockNodes)
+    }
+
+    /// Whether the URL has to name the identity of the store: a running client does not recognize another one without it.
+    pub(crate) fn needs_pin(self) -> bool {
+        self == Kind::Redis
     }
 
     /// Whether a client of another library is beside ours, the last of them. Where a clock is stepped back, what it leaves behind on Redis
@@ -195,10 +220,10 @@ impl Kind {
 
     /// Whether leases go by the wall clock of their server, which is the machine's.
     pub(crate) fn is_by_wall_clock(self) -> bool {
-        use Kind::{Cluster, PgBouncer, Postgres, Redis, Redlock, Sentinel};
+        use Kind::{Cluster, PgBouncer, Postgres, Redis, Redlock, RedlockNodes, Sentinel};
         matches!(
             self,
-            Redis | Redlock | Sentinel | Cluster | Postgres | PgBouncer
+            Redis | Redlock | RedlockNodes | Sentinel | Cluster | Postgres | PgBouncer
         )
     }
 

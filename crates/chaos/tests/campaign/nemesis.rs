@@ -8,6 +8,7 @@ use leasehold_chaos::{Breaks, What};
 
 use super::{
     clients::Slot,
+    deployments::Beside,
     faults::{COMMANDS, Choice, Fault, Target, faults},
     kind::{Kind, NAIVE_FROM},
     recorder::Record,
@@ -24,12 +25,15 @@ pub(crate) struct Nemesis<'a> {
     pub(super) record: &'a Record,
     pub(super) servers: &'a Servers,
     pub(super) clients: &'a [Slot],
+    pub(super) naive: &'a [Slot],
     pub(super) random: RefCell<fastrand::Rng>,
     /// Which faults there are, beside those of the command.
     pub(super) kinds: Vec<Fault>,
     choice: &'a Choice,
-    /// A client of the store that no fault reaches but those of the servers. None where the store is in one process.
+    /// A client of the store that no fault reaches but those of the servers.
     pub(super) operator: Option<Store>,
+    /// The servers to which addresses lead for a while.
+    pub(super) beside: Beside,
     /// What is broken at the moment: clients, then servers, then the content. Each by one fault at a time.
     busy: RefCell<BTreeSet<usize>>,
     ids: RefCell<u64>,
@@ -43,10 +47,12 @@ impl<'a> Nemesis<'a> {
         record: &'a Record,
         servers: &'a Servers,
         clients: &'a [Slot],
+        naive: &'a [Slot],
     ) -> Self {
         let random = RefCell::new(fastrand::Rng::with_seed(seed));
         let operator = match kind {
-            Kind::Memory => None,
+            // It would go by a list that is not used any more.
+            Kind::Memory | Kind::RedlockNodes => None,
             _ => Some(servers.connect().await),
         };
         let mut kinds = faults(kind, seed);
@@ -57,6 +63,7 @@ impl<'a> Nemesis<'a> {
             println!("no disk of its own: none is full");
             kinds.retain(|fault| *fault != Fault::FillDisk);
         }
+        let beside = Beside::start(kind, seed, &kinds, servers).await;
         let (busy, ids) = (RefCell::default(), RefCell::new(0));
         Nemesis {
             kinds,
@@ -65,6 +72,8 @@ impl<'a> Nemesis<'a> {
             record,
             servers,
             clients,
+            naive,
+            beside,
             random,
             operator,
             busy,
@@ -155,8 +164,8 @@ impl<'a> Nemesis<'a> {
     }
 
     /// Pauses naive clients while they hold, each until the other one has got the lock. The others do not notice.
-    pub(crate) async fn pause_naive(&self, naive: &[Slot], time: Duration) {
-        let begin = tokio::time::Instant::now();
+    pub(crate) async fn pause_naive(&self, time: Duration) {
+        let (naive, begin) = (self.naive, tokio::time::Instant::now());
         let (glance, patience) = (Duration::from_millis(20), 2 * self.kind.settle());
         while !naive.is_empty() && begin.elapsed() < time {
             let Some(holder) = naive.iter().position(Slot::holds) else {

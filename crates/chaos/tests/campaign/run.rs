@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use leasehold::StoreId;
 use leasehold_chaos::{
     Checker, Disorder, Event, History, Invariant, Ordered, Report, What, order, timeline,
 };
@@ -14,9 +15,9 @@ use leasehold_testbed::Proxy;
 
 use super::{
     client::Plan,
-    clients::{Resource, Slot},
+    clients::{PIN, Resource, Slot},
     clock::Clock,
-    command, counter,
+    command, counter, deployments,
     faults::{Choice, Fault},
     kind::{self, Kind, NAIVE_FROM},
     nemesis::{LONG, Nemesis},
@@ -114,15 +115,24 @@ async fn campaign(
     let resource = Resource::start(folder).await;
     let mut clients = Vec::new();
     let command = has_command(kind).then_some(COMMAND);
-    for n in (0..kind.clients(seed)).chain(command) {
-        clients.push(slot(kind, seed, n, false, &servers, &resource, folder).await);
+    let further = COMMAND + 1..COMMAND + 1 + kind.further();
+    let setting = Setting {
+        kind,
+        seed,
+        pin: deployments::pin(kind, seed, &servers).await,
+        servers: &servers,
+        resource: &resource,
+        folder,
+    };
+    for n in (0..kind.clients(seed)).chain(command).chain(further) {
+        clients.push(setting.slot(n, false).await);
     }
     let mut naive = Vec::new();
     // What is in memory is of one process: the naive tasks are in the same one.
     for n in 0..if kind == Kind::Memory { 0 } else { 2 } {
-        naive.push(slot(kind, seed, n, true, &servers, &resource, folder).await);
+        naive.push(setting.slot(n, true).await);
     }
-    let nemesis = Nemesis::new(kind, seed, choice, &record, &servers, &clients).await;
+    let nemesis = Nemesis::new(kind, seed, choice, &record, &servers, &clients, &naive).await;
     let (mut slice, mut more, mut rages) = (time, MORE, true);
     loop {
         let rage = async {
@@ -130,7 +140,7 @@ async fn campaign(
                 nemesis.rage(slice).await;
             }
         };
-        tokio::join!(rage, nemesis.pause_naive(&naive, slice));
+        tokio::join!(rage, nemesis.pause_naive(slice));
         // It goes on until the naive clients were caught, and others were granted something: it shows nothing before.
         let (report, control) = check(folder);
         let caught = is_caught(&control)
@@ -189,9 +199,9 @@ async fn campaign(
     troubles
 }
 
-/// Whether there are programs that the command runs: not where the store is in one process.
+/// Whether there are programs that the command runs.
 fn has_command(kind: Kind) -> bool {
-    kind != Kind::Memory && command::file().is_some()
+    kind.runs_commands() && command::file().is_some()
 }
 
 /// Whether naive clients have held together, and have written what is stale.
@@ -199,43 +209,62 @@ fn is_caught(control: &Report) -> bool {
     control.of(Invariant::I1) > 0 && control.of(Invariant::I2) > 0
 }
 
-async fn slot(
+/// All clients of a campaign have this in common.
+struct Setting<'a> {
     kind: Kind,
     seed: u64,
-    n: u64,
-    naive: bool,
-    servers: &Servers,
-    resource: &Resource,
-    folder: &Path,
-) -> Slot {
-    let proxies = servers.proxies().await;
-    let by = |proxies: &[Proxy]| servers.url(proxies.iter().map(|proxy| proxy.addr().to_owned()));
-    // A client of each member alone, where each of them is the store: or two of the same.
-    let relays = match kind {
-        _ if n != 2 || naive => Vec::new(),
-        Kind::EtcdCluster | Kind::Ensemble => proxies.chunks(1).map(by).collect(),
-        _ => vec![by(&proxies), by(&proxies)],
-    };
-    let plan = Plan {
-        p: Slot::first(n, naive),
-        kind,
-        url: by(&proxies),
-        folder: folder.into(),
-        resource: resource.address.clone(),
-        seed: seed
-            .wrapping_mul(31)
-            .wrapping_add(n + if naive { 100 } else { 0 }),
-        leases: kind::times(),
-        tasks: if naive { 1 } else { 8 },
-        naive,
-        // One of them blocks no renewal even if its runtime is blocked.
-        own_thread: n == 1 && !naive,
-        lodgers: n == 0 && !naive,
-        relays,
-        foreign: n == FOREIGN && !naive,
-        command: n == COMMAND,
-    };
-    Slot::start(plan, proxies)
+    servers: &'a Servers,
+    /// The identity of the store, if servers of other ones are about.
+    pin: Option<StoreId>,
+    resource: &'a Resource,
+    folder: &'a Path,
+}
+
+impl Setting<'_> {
+    async fn slot(&self, n: u64, naive: bool) -> Slot {
+        let proxies = self.servers.proxies().await;
+        // One client goes by what it has seen, where that is enough.
+        let is_pinned = n != FOREIGN && (n != 1 || naive || self.kind.needs_pin());
+        let by = |proxies: &[Proxy]| {
+            let addresses = proxies.iter().map(|proxy| proxy.addr().to_owned());
+            let url = self.servers.url(addresses);
+            match self.pin.as_ref().filter(|_| is_pinned) {
+                Some(id) => format!("{url}{PIN}{id}"),
+                None => url,
+            }
+        };
+        // A client of each member alone, where each of them is the store: or two of the same.
+        let relays = match self.kind {
+            _ if n != 2 || naive => Vec::new(),
+            Kind::EtcdCluster | Kind::Ensemble => proxies.chunks(1).map(by).collect(),
+            _ => vec![by(&proxies), by(&proxies)],
+        };
+        let plan = Plan {
+            p: Slot::first(n, naive),
+            kind: self.kind,
+            url: by(&proxies),
+            folder: self.folder.into(),
+            resource: self.resource.address.clone(),
+            seed: self
+                .seed
+                .wrapping_mul(31)
+                .wrapping_add(n + if naive { 100 } else { 0 }),
+            leases: kind::times(),
+            tasks: if naive || n > COMMAND {
+                1
+            } else {
+                self.kind.tasks()
+            },
+            naive,
+            // One of them blocks no renewal even if its runtime is blocked.
+            own_thread: n == 1 && !naive,
+            lodgers: n == 0 && !naive,
+            relays,
+            foreign: n == FOREIGN && !naive,
+            command: n == COMMAND,
+        };
+        Slot::start(plan, proxies)
+    }
 }
 
 /// Judges the history in a folder: that of the clients, and that of the naive ones beside it.
@@ -341,7 +370,7 @@ fn verdict(
         if granted == 0 && is_long {
             troubles.push("void: the command has run nothing".into());
         }
-    } else if kind != Kind::Memory {
+    } else if kind.runs_commands() {
         text.push_str("\nthe command was not built, and runs nothing");
     }
     if let Ok(counted) = fs::read_to_string(folder.join(COUNTED)) {

@@ -1,11 +1,17 @@
 //! The servers of a campaign, and the way to them.
 
-use std::{fs, os::unix::fs::FileTypeExt, path::Path, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::FileTypeExt,
+    path::Path,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use super::{
     changes,
     counter::Counted,
-    databases,
+    databases, deployments,
     kind::{Kind, loses_data},
     room::Room,
     work::LOCKS,
@@ -21,8 +27,9 @@ use leasehold_testbed::{
 const LAG: Duration = Duration::from_millis(60);
 /// How long a node of a Redis Cluster may be silent: nobody else takes its place unless told to.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How many keys a server may keep that has one for each name: also for that of the naive clients, of a relay, and of an idler.
-const EACH: u64 = LOCKS.len() as u64 + 5;
+/// How many keys a server may keep that has one for each name: also for that of the naive clients, of a relay, and of an idler, for its identity
+/// and for the list that it is in.
+const EACH: u64 = LOCKS.len() as u64 + 6;
 /// How often a store that does not answer in time is asked again for its locks.
 const TRIES: u32 = 60;
 
@@ -33,6 +40,8 @@ pub(crate) enum Servers {
     Memory,
     File(Room),
     Redis(Vec<Redis>),
+    /// Nodes of Redlock, and which of them are in the list.
+    Nodes(Vec<Redis>, Mutex<Vec<usize>>),
     Etcd(Etcd),
     EtcdCluster(EtcdCluster),
     ZooKeeper(ZooKeeper),
@@ -58,6 +67,7 @@ impl Servers {
             Kind::Sqlite => Servers::File(Room::new()),
             Kind::Redis => Servers::Redis(vec![Redis::start_with(&clocked).await.unwrap()]),
             Kind::Redlock => Servers::Redis(Redis::start_many_with(5, &clocked).await.unwrap()),
+            Kind::RedlockNodes => deployments::start(&clocked).await,
             Kind::Etcd | Kind::EtcdCluster => of_etcd(kind, others).await,
             Kind::ZooKeeper => Servers::ZooKeeper(ZooKeeper::start().await.unwrap()),
             Kind::Ensemble => {
@@ -105,7 +115,9 @@ impl Servers {
     pub(crate) fn all(&self) -> Vec<&Server> {
         match self {
             Servers::Memory | Servers::File(_) => Vec::new(),
-            Servers::Redis(servers) => servers.iter().map(|server| &**server).collect(),
+            Servers::Redis(servers) | Servers::Nodes(servers, _) => {
+                servers.iter().map(|server| &**server).collect()
+            }
             Servers::Etcd(server) => vec![server],
             Servers::EtcdCluster(cluster) => {
                 cluster.members().iter().map(|server| &**server).collect()
@@ -126,7 +138,7 @@ impl Servers {
     /// Those that are Redis.
     pub(crate) fn of_redis(&self) -> Vec<&Redis> {
         match self {
-            Servers::Redis(servers) => servers.iter().collect(),
+            Servers::Redis(servers) | Servers::Nodes(servers, _) => servers.iter().collect(),
             Servers::Sentinel(sentinel) => sentinel.servers().iter().collect(),
             Servers::Cluster(cluster) => cluster.nodes().iter().map(|node| &**node).collect(),
             _ => Vec::new(),
@@ -169,22 +181,37 @@ impl Servers {
         }
     }
 
-    /// A way to each server for one client alone. None where servers tell the clients their addresses.
+    /// A way to each server for one client alone. None where servers tell the clients their addresses, or where all clients have to write
+    /// them alike.
     pub(crate) async fn proxies(&self) -> Vec<Proxy> {
         let mut proxies = Vec::new();
-        if matches!(self, Servers::Sentinel(_) | Servers::Cluster(_)) {
+        if matches!(
+            self,
+            Servers::Sentinel(_) | Servers::Cluster(_) | Servers::Nodes(..)
+        ) {
             return proxies;
         }
-        let all = self.all();
-        let ways = if let Servers::Postgres(_, Some(_)) = self {
-            &all[1..]
-        } else {
-            &all[..]
-        };
-        for server in ways {
+        for server in self.reached() {
             proxies.push(Proxy::to(server.addr()).await.unwrap());
         }
         proxies
+    }
+
+    /// The servers that clients reach, in the order of their [`proxies`](Servers::proxies).
+    pub(crate) fn reached(&self) -> Vec<&Server> {
+        let mut all = self.all();
+        if let Servers::Postgres(_, Some(_)) = self {
+            all.remove(0);
+        }
+        all
+    }
+
+    /// The nodes of the list that clients have to go by.
+    pub(crate) fn list(&self) -> Vec<usize> {
+        match self {
+            Servers::Nodes(_, list) => list.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            _ => Vec::new(),
+        }
     }
 
     /// The URL of the store, by these ways to its servers.
@@ -196,6 +223,7 @@ impl Servers {
             Servers::File(room) => format!("sqlite://{}", room.file().display()),
             Servers::Redis(servers) if servers.len() == 1 => format!("redis://{addresses}"),
             Servers::Redis(_) => format!("redlock://{addresses}"),
+            Servers::Nodes(servers, _) => deployments::of_list(servers, &self.list()),
             Servers::Etcd(server) => of_user(server, &addresses),
             Servers::EtcdCluster(cluster) => of_user(&cluster.members()[0], &addresses),
             Servers::ZooKeeper(_) | Servers::Ensemble(_) => {
@@ -257,7 +285,7 @@ impl Servers {
             Servers::File(folder) => left.push(("FIFOs".into(), fifos(folder.path()), 0)),
             // The fence and the identity of the database; on Redlock's nodes the last token of each name, in a Cluster that of each slot.
             Servers::Redis(servers) if servers.len() == 1 => left.push(keys(&servers[0], 2).await),
-            Servers::Redis(servers) => {
+            Servers::Redis(servers) | Servers::Nodes(servers, _) => {
                 for server in servers {
                     left.push(keys(server, EACH).await);
                 }

@@ -78,9 +78,9 @@ pub(super) async fn hold(client: &Client, ask: &Ask, held: &Held, resource: &mut
         if writes || ask.mode == Mode::Shared {
             let counting = count(client, ask, held.token(), resource);
             let patience = leaves_within(client);
-            // The caller leaves while the transaction is under way, perhaps in its commit.
-            let left = answer(client, ask, held, tokio::time::timeout(patience, counting)).await;
-            if left.is_err() {
+            // The caller leaves while the transaction is under way, perhaps in its commit, or its link is cut there.
+            let ended = answer(client, ask, held, tokio::time::timeout(patience, counting)).await;
+            if !naive && ended != Ok(true) {
                 // It may still commit. This hold ends meanwhile, and nobody may count before that.
                 return;
             }
@@ -137,7 +137,11 @@ async fn confirm(client: &Client, ask: &Ask, held: &Held) {
     let expected = |error: &Error| {
         matches!(
             error.kind(),
-            ErrorKind::Lost | ErrorKind::TimedOut | ErrorKind::Unavailable | ErrorKind::Ambiguous
+            ErrorKind::Lost
+                | ErrorKind::TimedOut
+                | ErrorKind::Unavailable
+                | ErrorKind::OtherStore
+                | ErrorKind::Ambiguous
         )
     };
     if let Some(error) = confirmed.err().filter(|error| !expected(error)) {
@@ -155,7 +159,7 @@ async fn downgrade(client: &Client, ask: &Ask, held: &Held, resource: &mut Conne
     let token = held.token();
     let mut counting = pin!(count_from(client, ask, token, resource, &begun));
     let is_open = tokio::select! {
-        () = &mut counting => false,
+        _ = &mut counting => false,
         () = begun.notified() => true,
     };
     client.record.now(What::Downgrade { op: ask.op });
@@ -202,13 +206,14 @@ pub(super) async fn write(
 }
 
 /// Counts in a transaction, or looks as a reader, where the locks are in a database: whether or not the lock is still held, the server decides.
+/// Returns whether the transaction has ended.
 pub(super) async fn count(
     client: &Client,
     ask: &Ask,
     token: FencingToken,
     resource: &mut Connection,
-) {
-    count_from(client, ask, token, resource, &Notify::new()).await;
+) -> bool {
+    count_from(client, ask, token, resource, &Notify::new()).await
 }
 
 /// Counts, and notifies as soon as its transaction has the condition.
@@ -218,14 +223,14 @@ async fn count_from(
     token: FencingToken,
     resource: &mut Connection,
     begun: &Notify,
-) {
+) -> bool {
     let looks = ask.lock == CATALOG && ask.mode == Mode::Shared;
     let Some(counter) = resource
         .counter
         .as_mut()
         .filter(|_| ask.is_alone() || looks)
     else {
-        return;
+        return true;
     };
     let is_held = !client.plan.naive;
     // Now and then its program stops in there: the server does not wait for that.
@@ -244,5 +249,5 @@ async fn count_from(
         pause,
         begun,
     };
-    counter.run(&job, 4 * client.ttl()).await;
+    counter.run(&job, 4 * client.ttl()).await
 }

@@ -362,7 +362,9 @@ async fn send(client: &Client, ask: &Ask) -> Result<Held> {
 fn refusal(op: u64, error: &Error) -> What {
     match error.kind() {
         ErrorKind::Contended => What::Fail { op, busy: true },
-        ErrorKind::TimedOut | ErrorKind::Unavailable => What::Fail { op, busy: false },
+        ErrorKind::TimedOut | ErrorKind::Unavailable | ErrorKind::OtherStore => {
+            What::Fail { op, busy: false }
+        }
         ErrorKind::Ambiguous => What::Info { op },
         _ => {
             unexpected("acquiring", error);

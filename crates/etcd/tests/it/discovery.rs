@@ -183,3 +183,130 @@ async fn a_server_of_another_cluster_is_never_used() {
     })
     .await;
 }
+
+/// The address that the cluster names for its member comes to lead to another cluster. Nobody who waits is granted anything there, and holds
+/// stay.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_that_was_discovered_leads_nobody_to_another_cluster() {
+    within(120, async {
+        let other = server().await;
+        let proxy = Proxy::to(other.addr()).await.unwrap();
+        let extra = vec![format!("--advertise-client-urls=http://{}", proxy.addr())];
+        let right = testbed::Etcd::start_with(&testbed::EtcdOptions {
+            extra,
+            ..Default::default()
+        })
+        .await
+        .unwrap();
+        proxy.lead_to(right.addr());
+        let misled = discovering(proxy.addr()).await;
+        let beside = store(&right).await;
+        let (mut holds, mut waits) = (Vec::new(), Vec::new());
+        for n in 0..6 {
+            let [here, there] = ["here", "there"].map(|who| format!("{who}-{n}"));
+            holds.push((
+                acquired(&misled, &here).await,
+                acquired(&beside, &there).await,
+            ));
+            waits.push(tokio::spawn(misled.lock(there.as_str()).acquire()));
+            until_waiting(&beside, &there, 1).await;
+        }
+        proxy.lead_to(other.addr());
+        proxy.disconnect().await;
+        let told = loop {
+            match misled.lock("free").try_acquire().await.unwrap_err() {
+                e if e.kind() == ErrorKind::OtherStore => break e.to_string(),
+                e => assert!(e.is_retryable(), "{e:?}"),
+            }
+        };
+        for store in [&beside, &Store::new(client(other.addr()).await)] {
+            let id = store.identity().unwrap();
+            assert!(told.contains(id.as_str()), "{told}: {id}");
+        }
+        for n in 0..6 {
+            let taken = beside.lock(format!("here-{n}")).try_acquire().await;
+            assert_eq!(taken.unwrap_err().kind(), ErrorKind::Contended);
+        }
+        assert!(holds.iter().all(|(here, _)| here.is_valid()));
+        assert!(waits.iter().all(|wait| !wait.is_finished()));
+        assert_eq!(
+            (
+                other.key_count().await.unwrap(),
+                other.lease_count().await.unwrap()
+            ),
+            (0, 0)
+        );
+        proxy.lead_to(right.addr());
+        proxy.disconnect().await;
+        for ((here, there), wait) in holds.into_iter().zip(waits) {
+            let token = there.fencing_token();
+            give_back(there).await;
+            let next = wait.await.unwrap().unwrap();
+            assert!(next.fencing_token() > token);
+            give_back(next).await;
+            give_back(here).await;
+        }
+    })
+    .await;
+}
+
+/// Each member in turn comes back without data, as a cluster of its own. No two programs that name all members hold one lock.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_became_a_cluster_of_its_own_grants_nothing() {
+    within(240, async {
+        let cluster = testbed::Etcd::cluster(3).await.unwrap();
+        let other = server().await;
+        let (mut programs, mut ways) = (Vec::new(), Vec::new());
+        for _ in 0..2 {
+            let mut proxies = Vec::new();
+            for member in cluster.members() {
+                proxies.push(Proxy::to(member.addr()).await.unwrap());
+            }
+            let all: Vec<&str> = proxies.iter().map(Proxy::addr).collect();
+            let url = format!("etcd://{}/test?timeout=3000", all.join(","));
+            programs.push(Store::new(Etcd::connect(&url).await.unwrap()).ttl(LONG));
+            ways.push(proxies);
+        }
+        for (nth, member) in cluster.members().iter().enumerate() {
+            member.kill().await.unwrap();
+            for proxies in &ways {
+                proxies[nth].lead_to(other.addr());
+                proxies[nth].disconnect().await;
+            }
+            for n in 0..3 {
+                let name = format!("{nth}-{n}");
+                let (one, two) = (n % 2, (n + 1) % 2);
+                let guard = acquired(&programs[one], &name).await;
+                let others = || {
+                    let each = ways[two].iter().enumerate();
+                    each.filter(|(member, _)| *member != nth)
+                };
+                let asked = async |kind: ErrorKind| loop {
+                    match programs[two].lock(name.as_str()).try_acquire().await {
+                        Err(e) if e.kind() == kind => break,
+                        Err(e) => assert!(e.is_retryable(), "{e:?}"),
+                        Ok(_) => panic!("{name} is held twice"),
+                    }
+                };
+                // It reaches that member alone, and then the others, too.
+                for (_, proxy) in others() {
+                    proxy.cut().await;
+                }
+                asked(ErrorKind::OtherStore).await;
+                for (_, proxy) in others() {
+                    proxy.heal().await;
+                }
+                asked(ErrorKind::Contended).await;
+                assert!(guard.is_valid());
+                give_back(guard).await;
+            }
+            assert_eq!(other.key_count().await.unwrap(), 0);
+            for proxies in &ways {
+                proxies[nth].lead_to(member.addr());
+                proxies[nth].disconnect().await;
+            }
+            member.start_again().await.unwrap();
+        }
+    })
+    .await;
+}

@@ -6,7 +6,8 @@ use crate::support::*;
 use leasehold_core::backend::{Backend, Claim, Claimed, Mode, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, FencingToken, Store};
 use leasehold_postgres::{HELD, LOST, Postgres};
-use leasehold_testbed::PostgresOptions;
+use leasehold_testbed::{PostgresOptions, Proxy};
+use tokio::time::timeout;
 
 /// Longer than it takes to kill a server, to promote another, and to connect to that.
 const LEASE: Duration = Duration::from_secs(60);
@@ -127,6 +128,110 @@ async fn hosts_that_are_different_databases_are_refused() {
         assert!(matches!(answer, Claimed::Busy(_)), "{answer:?}");
         let error = Postgres::connect(&format!("{url}&store=postgres-other")).await;
         assert_eq!(error.unwrap_err().kind(), ErrorKind::OtherStore);
+    })
+    .await;
+}
+
+/// An address moves, and no link is cut. The store goes on where its links lead: nothing that it opens anew is used at the other server, so a
+/// hold is renewed at its own.
+#[tokio::test]
+async fn a_hold_is_renewed_in_its_own_database_while_the_address_leads_to_another() {
+    bounded(async {
+        let [right, other] = [server().await, server().await];
+        let proxy = Proxy::to(right.addr()).await.unwrap();
+        let (user, password, database) = (Server::USER, Server::PASSWORD, Server::DATABASE);
+        let at = proxy.addr();
+        let url = format!("postgres://{user}:{password}@{at}/{database}?timeout=5000");
+        let ttl = Duration::from_secs(3);
+        let misled = Store::new(connected(|| Postgres::connect(&url)).await).ttl(ttl);
+        let beside = Store::new(client(&right).await).ttl(ttl);
+        // As a program that came later uses it.
+        let there = Store::new(client(&other).await).ttl(ttl);
+        let mut holds = Vec::new();
+        for n in 0..6 {
+            holds.push(misled.lock(format!("a-{n}")).acquire().await.unwrap());
+        }
+        proxy.lead_to(other.addr());
+        let end = tokio::time::Instant::now() + 3 * ttl;
+        while tokio::time::Instant::now() < end {
+            for n in 0..6 {
+                let taken = beside.lock(format!("a-{n}")).try_acquire().await;
+                assert_eq!(taken.unwrap_err().kind(), ErrorKind::Contended, "a-{n}");
+            }
+            assert!(holds.iter().all(leasehold_core::Guard::is_valid));
+            sleep(100).await;
+        }
+        assert_eq!(
+            other
+                .number("SELECT count(*) FROM leasehold.place")
+                .await
+                .unwrap(),
+            0
+        );
+        // With its links cut it says where the address leads.
+        proxy.disconnect().await;
+        let told = until_other_store(&misled).await;
+        for store in [&beside, &there] {
+            let id = store.identity().unwrap();
+            assert!(told.contains(id.as_str()), "{told}: {id}");
+        }
+        assert_eq!(
+            other
+                .number("SELECT count(*) FROM leasehold.place")
+                .await
+                .unwrap(),
+            0
+        );
+    })
+    .await;
+}
+
+/// What a program is told whose links were cut.
+async fn until_other_store(store: &Store) -> String {
+    loop {
+        match store.lock("free").try_acquire().await.unwrap_err() {
+            e if e.kind() == ErrorKind::OtherStore => return e.to_string(),
+            e => assert!(e.is_retryable(), "{e:?}"),
+        }
+    }
+}
+
+/// Both hosts are primaries, and the one that the URL names first is slow to answer one of the programs.
+#[tokio::test]
+async fn of_two_primaries_the_promoted_one_is_used_also_if_the_first_is_slow() {
+    bounded(async {
+        let (primary, standby) = pair().await;
+        standby.promote().await.unwrap();
+        let slow = Proxy::to(primary.addr()).await.unwrap();
+        slow.delay_replies(Duration::from_millis(500));
+        let (user, password, database) = (Server::USER, Server::PASSWORD, Server::DATABASE);
+        let url = |first: &str| {
+            let hosts = format!("{first},{}", standby.addr());
+            format!("postgres://{user}:{password}@{hosts}/{database}?timeout=5000")
+        };
+        let [behind, near] = [url(slow.addr()), url(primary.addr())];
+        let behind = Store::new(connected(|| Postgres::connect(&behind)).await).ttl(LEASE);
+        let near = loop {
+            let near = connected(|| Postgres::connect(&near)).await;
+            let is_left = until(async || primary.clients().await.unwrap() == 0);
+            // It has not compared a host that was silent for a moment, as one on a busy machine may be.
+            if timeout(Duration::from_secs(2), is_left).await.is_ok() {
+                break Store::new(near).ttl(LEASE);
+            }
+        };
+        for (one, two) in [(&behind, &near), (&near, &behind)] {
+            let guard = one.lock("a").acquire().await.unwrap();
+            let taken = two.lock("a").try_acquire().await;
+            assert_eq!(taken.unwrap_err().kind(), ErrorKind::Contended);
+            guard.release().await.unwrap();
+        }
+        assert_eq!(
+            primary
+                .number("SELECT count(*) FROM leasehold.place")
+                .await
+                .unwrap(),
+            0
+        );
     })
     .await;
 }

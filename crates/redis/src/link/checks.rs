@@ -14,7 +14,10 @@ pub(crate) async fn warnings(connection: &Connection) -> Vec<String> {
     for setting in ["save", "appendfsync"] {
         questions.cmd("CONFIG").arg("GET").arg(setting);
     }
-    let answers = connection.send(&questions).await.unwrap_or_default();
+    let answers = match connection.send(&questions).await {
+        Ok(answers) => answers,
+        Err(_) => return vec![SILENT.to_owned()],
+    };
     // A refusal has no text.
     let text = |value: &Value| from_redis_value_ref::<String>(value).unwrap_or_default();
     let mut known = String::new();
@@ -62,6 +65,9 @@ fn judged(known: &str, alone: Option<&'static str>) -> impl Iterator<Item = &'st
         (Some(_), Some(_)) => warnings.push(SNAPSHOTS),
         _ => warnings.push(DISK_UNKNOWN),
     }
+    if fact("role") == Some("slave") {
+        warnings.push(REPLICA);
+    }
     match (fact("connected_slaves"), fact("min_slaves_good_slaves")) {
         (Some("0"), _) => warnings.extend(alone),
         // The server reports the number of good replicas only if it stops without them.
@@ -73,6 +79,8 @@ fn judged(known: &str, alone: Option<&'static str>) -> impl Iterator<Item = &'st
     warnings.into_iter()
 }
 
+const SILENT: &str = "whether it keeps locks is not known: it does not answer";
+const REPLICA: &str = "it is a replica: it grants nothing, and what it says of locks may be old (name the primary, or its sentinels)";
 const EVICTS: &str = "its maxmemory-policy may delete locks that are held: locks have a TTL, so every policy but noeviction \
 can choose them (set maxmemory-policy noeviction)";
 const MEMORY_UNKNOWN: &str = "whether it may evict locks, and whether replicas follow it, is not known: this user may not ask (INFO)";
@@ -104,7 +112,7 @@ mod tests {
     fn whatever_a_server_says_of_itself_is_judged() {
         fuzz_text(include_str!("../../corpus/facts"), |facts| {
             let found: Vec<&str> = judged(facts, Some(UNSERVED)).collect();
-            assert!(found.len() <= 4, "{found:?}");
+            assert!(found.len() <= 5, "{found:?}");
         });
         let judged = |facts| judged(facts, None);
         assert_eq!(
@@ -158,6 +166,12 @@ mod tests {
             ),
             ("connected_slaves:2", &[LAGS, GOES_ON], &[LAGS, GOES_ON]),
             ("", &[], &[]),
+            ("role:master", &[], &[]),
+            (
+                "role:slave\nconnected_slaves:0",
+                &[REPLICA],
+                &[REPLICA, NO_REPLICA],
+            ),
         ] {
             let facts = [KEPT, facts].concat();
             assert_eq!(judged(&facts, None).collect::<Vec<_>>(), alone, "{facts}");

@@ -54,6 +54,9 @@ impl Script {
                 source.replace(ours, faulty)
             });
         }
+        if fault("any-list") {
+            source = source.replace("if not serves then", "if false then");
+        }
         Script {
             hash: redis::Script::new(&source).get_hash().to_owned(),
             source,

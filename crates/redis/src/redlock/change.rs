@@ -292,6 +292,16 @@ fn plan(lists: &Lists, records: &BTreeMap<String, Result<Record>>) -> Result<Pla
     if newest.nodes == lists.old {
         return Ok(Plan::Next(newest));
     }
+    // Those that answered may all have been left behind.
+    let answered = |node: &&str| matches!(records.get(*node), Some(Ok(_)));
+    let count = lists.old.split(',').filter(answered).count();
+    if count < majority(&lists.old) {
+        let what = format!(
+            "redlock: {count} of the nodes {} answered, which is no majority, so the list in use is not known",
+            lists.old
+        );
+        return Err(Error::new(ErrorKind::Unavailable, what));
+    }
     Err(invalid(&format!(
         "the nodes are {} (list {top}), and OLD is {}",
         newest.nodes, lists.old

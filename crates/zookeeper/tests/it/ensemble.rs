@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use crate::common::{LONG, SHORT, at, connected, hold, hold_patiently, limited, until};
+use crate::common::{LONG, SHORT, at, connected, hold, hold_patiently, limited, server, until};
 use leasehold_core::backend::{Backend, Moment};
-use leasehold_core::{ErrorKind, Loss, Store};
+use leasehold_core::{ErrorKind, Guard, Loss, Store};
+use leasehold_testbed::verbs::within;
 use leasehold_testbed::{Proxy, ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions};
+use leasehold_zookeeper::ZooKeeper;
 
 /// A follower that is cut off goes on answering reads and pings for `sync_limit` ticks: much longer than a session.
 async fn ensemble(peer_proxies: bool) -> (ZooKeeperEnsemble, usize, usize) {
@@ -96,6 +98,92 @@ async fn near_and_far(
     drop((hold(&near, "a", LONG).await, hold(&far, "b", LONG).await));
     assert!(ensemble.lag(follower, LAG));
     (near, far)
+}
+
+/// Each server in turn comes back alone and without data. No two programs that know the ensemble hold one lock; a program that is started then
+/// needs the identity in its URL.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_comes_back_alone_and_empty_grants_nothing() {
+    within(300, async {
+        let (ensemble, ..) = ensemble(false).await;
+        let alone = server().await;
+        // Somebody uses it.
+        drop(at(alone.addr()).await);
+        let (mut programs, mut ways) = (Vec::new(), Vec::new());
+        for _ in 0..3 {
+            let mut proxies = Vec::new();
+            for member in ensemble.members() {
+                proxies.push(Proxy::to(member.addr()).await.unwrap());
+            }
+            ways.push(proxies);
+        }
+        let addrs = |n: usize| {
+            ways[n]
+                .iter()
+                .map(Proxy::addr)
+                .collect::<Vec<_>>()
+                .join(",")
+        };
+        for n in 0..2 {
+            programs.push(Store::new(at(&addrs(n)).await).ttl(LONG));
+        }
+        let id = programs[0].identity().unwrap();
+        for (nth, member) in ensemble.members().iter().enumerate() {
+            let before = hold_patiently(&programs[0], &format!("{nth}"), LONG).await;
+            member.kill().await.unwrap();
+            for proxies in &ways {
+                proxies[nth].lead_to(alone.addr());
+                proxies[nth].disconnect().await;
+            }
+            let late = format!("zookeeper://{}/test?store={id}", addrs(2));
+            let late = loop {
+                match ZooKeeper::connect(&late).await {
+                    Ok(late) => break late,
+                    // The others elect a leader.
+                    Err(e) => assert!(e.is_retryable(), "{e:?}"),
+                }
+            };
+            programs.push(Store::new(late).ttl(LONG));
+            for n in 0..6 {
+                let name = format!("{nth}-{n}");
+                let (one, two) = (&programs[n % 3], &programs[(n + 1) % 3]);
+                let guard = hold_patiently(one, &name, LONG).await;
+                refused(two, &name).await;
+                let seen = two.lock(name.as_str()).inspect().await.unwrap();
+                assert_eq!(seen.holders.len(), 1, "{seen:?}");
+                assert!(guard.is_valid());
+                surely_released(guard).await;
+            }
+            refused(&programs[1], &format!("{nth}")).await;
+            assert!(before.is_valid());
+            surely_released(before).await;
+            assert_eq!(alone.ephemerals_count().await.unwrap(), 0);
+            programs.pop();
+            for proxies in &ways {
+                proxies[nth].lead_to(member.addr());
+                proxies[nth].disconnect().await;
+            }
+            member.start_again().await.unwrap();
+        }
+    })
+    .await;
+}
+
+/// Somebody else holds it, whatever outages there are meanwhile.
+async fn refused(store: &Store, name: &str) {
+    loop {
+        match store.lock(name).try_acquire().await {
+            Err(e) if e.kind() == ErrorKind::Contended => return,
+            Err(e) => assert!(e.is_retryable(), "{e:?}"),
+            Ok(_) => panic!("{name} is held twice"),
+        }
+    }
+}
+
+async fn surely_released(guard: Guard) {
+    if let Err(e) = guard.release().await {
+        assert!(e.is_retryable(), "{e:?}");
+    }
 }
 
 /// A follower answers reads from the past: a lock that was released there is still held in its eyes.

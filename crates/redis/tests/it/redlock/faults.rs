@@ -137,6 +137,61 @@ async fn an_address_that_leads_to_another_node_has_no_second_vote() {
     .await;
 }
 
+/// The same server stands behind two addresses, of which one is silent while the program connects.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_that_was_silent_at_first_has_no_second_vote() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        drop(client(&nodes).await);
+        let mut proxies = Vec::new();
+        for node in &nodes {
+            proxies.push(Proxy::to(node.addr()).await.unwrap());
+        }
+        proxies[1].lead_to(nodes[0].addr());
+        proxies[1].hold();
+        let url = format!("{}?timeout=1000", url(proxies.iter().map(Proxy::addr)));
+        let store = connected(|| Redlock::connect(&url)).await;
+        proxies[2].cut().await;
+        proxies[1].heal().await;
+        let began = clock();
+        let mut last = String::new();
+        while !last.contains("has only one vote") || began.elapsed() < TTL {
+            let claim = attempt("y");
+            match store.claim(&claim).await {
+                Ok(answer) => panic!("{answer:?}"),
+                Err(e) => last = e.to_string(),
+            }
+            let _ = store.release(&claim, None).await;
+            sleep(20).await;
+        }
+    })
+    .await;
+}
+
+/// An operator is not sent after rights that nobody lacks.
+#[tokio::test]
+async fn a_node_that_does_not_answer_is_said_to_be_silent() {
+    bounded(async {
+        let nodes = nodes(3).await;
+        nodes[2].pause().await.unwrap();
+        let url = format!("{}?timeout=1000", url(nodes.iter().map(|node| node.addr())));
+        let store = connected(|| Redlock::connect(&url)).await;
+        let told = store.guarantees();
+        let mut told = told.warnings().iter();
+        assert!(
+            told.clone().all(|it| !it.contains("may not ask")),
+            "{told:?}"
+        );
+        let silent = format!(
+            "{}: whether it keeps locks is not known: it does not answer",
+            nodes[2].addr()
+        );
+        assert!(told.any(|it| *it == silent), "{told:?}");
+        nodes[2].resume().unwrap();
+    })
+    .await;
+}
+
 /// A replica of a node has no vote of its own.
 #[tokio::test]
 async fn a_replica_of_a_node_is_no_node() {

@@ -352,6 +352,26 @@ async fn what_cannot_be_a_change_is_refused_and_changes_nothing() {
     .await;
 }
 
+/// Somebody starts a program with other nodes, and has not changed the list. It is told which nodes there are.
+#[tokio::test]
+async fn a_program_with_other_nodes_than_the_list_is_refused() {
+    bounded(async {
+        let all = Cluster::of(6).await;
+        all.change("abc", "abc").await;
+        let one = all.client("abc").await;
+        granted(&one, &held("a", 60_000)).await;
+        let expected: Vec<&str> = "abc".chars().map(|name| all.node(name).addr()).collect();
+        for list in ["ade", "abd", "abcd", "abcdf", "acdef"] {
+            let refused = Redlock::connect(&all.url(list)).await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::OtherStore, "{list}: {refused}");
+            let told = refused.to_string();
+            assert!(expected.iter().all(|node| told.contains(node)), "{told}");
+        }
+        assert!(!is_granted(&all.client("abc").await, &held("a", 1000)).await);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn two_operators_open_one_list_for_each_number() {
     bounded(async {
@@ -544,6 +564,35 @@ async fn who_completes_the_change_of_another_is_told_how_to_open_its_new_node() 
                 .await
                 .is_ok()
         );
+    })
+    .await;
+}
+
+/// The nodes that know the list in use do not answer, and one that was left behind does.
+#[tokio::test]
+async fn a_node_that_was_left_behind_does_not_say_which_list_is_in_use() {
+    bounded(async {
+        let all = Cluster::of(5).await;
+        all.change("abc", "abc").await;
+        let config = |list: &str| {
+            let addrs = list.chars().map(|name| all.node(name).addr());
+            Config::from_url(&url(addrs)).unwrap()
+        };
+        all.node('c').pause().await.unwrap();
+        let changed = change_nodes(&config("abc"), &config("abcd"), drop)
+            .await
+            .unwrap();
+        assert_eq!(changed.without_vote.len(), 1);
+        all.node('c').resume().unwrap();
+        for name in ['a', 'b', 'd'] {
+            all.node(name).pause().await.unwrap();
+        }
+        let stuck = change_nodes(&config("abcd"), &config("abcde"), drop).await;
+        for name in ['a', 'b', 'd'] {
+            all.node(name).resume().unwrap();
+        }
+        assert_eq!(kind(stuck), ErrorKind::Unavailable);
+        assert_eq!(all.change("abcd", "abcde").await, 0);
     })
     .await;
 }
