@@ -50,6 +50,12 @@ pub(crate) fn is_of_tls(e: &Error) -> bool {
     e.source().is_some_and(|cause| cause.is::<OfTls>())
 }
 
+/// Returns whether a server that has refused a connection over TLS may let one in plain text in, or
+/// the reverse.
+pub(crate) fn is_of_encryption(e: &Error) -> bool {
+    is_of_tls(e) || e.to_string().contains("SQLSTATE 28000")
+}
+
 impl Failure {
     /// Creates a failure of this kind with this reason; the connection can still be used.
     pub(crate) fn new(kind: ErrorKind, why: impl Into<String>) -> Failure {
@@ -139,6 +145,11 @@ impl Failure {
             };
         }
         let cause = e.source();
+        if cause.is_some_and(|cause| cause.to_string().contains("channel binding")) {
+            let why = "channel_binding=require, and the server did not bind the login to its certificate: it takes TLS, and a password that is \
+                       stored as scram-sha-256";
+            return Failure::broken(Denied, why);
+        }
         // The client crate reports a missing password, or an unknown method of authentication, with
         // these words.
         let is_refused = ["authentication", "invalid configuration"]

@@ -20,7 +20,16 @@ pub(crate) struct Server {
 /// side by side, and those of a store with this identity are compared.
 pub(crate) async fn inspect(url: &str, guarantees: &Guarantees, id: Option<&StoreId>) -> Server {
     let mut server = Server::default();
-    match url.split_once("://").map_or("", |(scheme, _)| scheme) {
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    // Valkey is asked as a Redis is, and the driver of a Python program means nothing here.
+    let scheme = scheme.to_ascii_lowercase();
+    let scheme = match scheme.split_once('+') {
+        Some((kind, _)) if kind.starts_with("postgres") => kind.to_owned(),
+        _ if scheme.starts_with("valkeys") => scheme.replacen("valkeys", "rediss", 1),
+        _ => scheme.replacen("valkey", "redis", 1),
+    };
+    let url = &*format!("{scheme}://{rest}");
+    match &*scheme {
         "etcd" | "etcds" => {
             let servers = Servers::of(url, "etcd", 2379, 2379).await;
             let asked = server.ask_all(servers.as_ref(), etcd);

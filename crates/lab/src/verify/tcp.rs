@@ -23,9 +23,6 @@ pub(crate) struct Servers {
     pub(crate) address: Address,
     #[cfg(feature = "tls")]
     tls: Option<Client>,
-    /// The request to encrypt and the expected answer, for protocols that begin with one.
-    #[cfg(all(feature = "tls", feature = "postgres"))]
-    request: Option<(&'static [u8], u8)>,
 }
 
 impl Servers {
@@ -45,35 +42,12 @@ impl Servers {
     }
 
     #[cfg(feature = "tls")]
-    async fn reached(mut address: Address) -> Option<Servers> {
+    pub(crate) async fn reached(mut address: Address) -> Option<Servers> {
         let tls = match Tls::from_address(&mut address, true).ok()? {
             Some(tls) => Some(tls.client().await.ok()?),
             None => None,
         };
-        Some(Servers {
-            address,
-            tls,
-            #[cfg(feature = "postgres")]
-            request: None,
-        })
-    }
-
-    /// The servers of an address, over TLS as this says, for which they are asked so; or in plain text.
-    #[cfg(all(feature = "tls", feature = "postgres"))]
-    pub(crate) async fn asked(
-        address: Address,
-        tls: Option<Tls>,
-        request: (&'static [u8], u8),
-    ) -> Option<Servers> {
-        let tls = match tls {
-            Some(tls) => Some(tls.client().await.ok()?),
-            None => None,
-        };
-        Some(Servers {
-            address,
-            tls,
-            request: Some(request),
-        })
+        Some(Servers { address, tls })
     }
 
     #[cfg(not(feature = "tls"))]
@@ -83,20 +57,11 @@ impl Servers {
 
     /// A connection, over which nothing was sent yet.
     pub(crate) async fn connect(&self, host: &Host) -> Option<Box<dyn Stream>> {
-        #[cfg_attr(
-            not(all(feature = "tls", feature = "postgres")),
-            expect(unused_mut, reason = "nothing is said first")
-        )]
-        let mut tcp = TcpStream::connect((host.name.as_str(), host.port))
+        let tcp = TcpStream::connect((host.name.as_str(), host.port))
             .await
             .ok()?;
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
-            #[cfg(feature = "postgres")]
-            if let Some((request, answer)) = self.request {
-                tcp.write_all(request).await.ok()?;
-                tcp.read_u8().await.ok().filter(|said| *said == answer)?;
-            }
             return Some(Box::new(tls.secure(&host.name, host.port, tcp).await.ok()?));
         }
         Some(Box::new(tcp))
