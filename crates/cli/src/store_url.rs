@@ -1,15 +1,39 @@
-//! Chooses the store: `--store`, `$LEASEHOLD_STORE`, or a file of this user. Its URL is only ever
-//! shown without credentials.
+//! Chooses the store: `--store`, `--store-file`, their variables, or a file of this user. Its URL is
+//! only ever shown without credentials.
 
 use std::env;
 use std::fmt;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 
+use clap::ValueHint;
 use leasehold::{Error, ErrorKind};
 use leasehold_net::Address;
 
 /// The environment variable that names the store.
 pub(crate) const VARIABLE: &str = "LEASEHOLD_STORE";
+/// The environment variable that names the file with the URL of the store.
+pub(crate) const FILE_VARIABLE: &str = "LEASEHOLD_STORE_FILE";
+
+/// The greatest size of such a file in bytes.
+const MOST: u64 = 64 << 10;
+
+/// Which store.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StoreArg {
+    /// The store: sqlite:///PATH, postgres://USER@HOST[:PORT]/DATABASE, redis://HOST[:PORT][/DB],
+    /// redis+sentinel://SENTINEL,…/MASTER[/DB], redis+cluster://HOST,…, redlock://HOST,HOST,HOST, etcd://HOST,…,
+    /// zookeeper://HOST,…[/PATH], or "bridge+URL URL" for two of them during a move. An s behind the scheme asks for TLS
+    /// [default: $LEASEHOLD_STORE, or the file leasehold/locks.db in $XDG_STATE_HOME or ~/.local/state].
+    ///
+    /// Put a URL with a password into $LEASEHOLD_STORE, or into a file: other users can read the arguments of a process.
+    #[arg(long = "store", value_name = "URL")]
+    pub(crate) url: Option<String>,
+    /// A file with the URL of the store as its one line, such as a mounted secret [default: $LEASEHOLD_STORE_FILE].
+    #[arg(long = "store-file", value_name = "FILE", conflicts_with = "url", value_hint = ValueHint::FilePath)]
+    pub(crate) file: Option<PathBuf>,
+}
 
 /// The prefix of a bridge's URL, before the URLs of its two stores.
 const BRIDGE: &str = "bridge+";
@@ -74,10 +98,12 @@ pub(crate) struct StoreUrl {
 }
 
 /// The source of the URL.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 enum Origin {
     Argument,
     Variable,
+    /// A file with the URL.
+    File(PathBuf),
     #[cfg_attr(
         not(feature = "sqlite"),
         allow(dead_code, reason = "there is no default without files")
@@ -91,27 +117,41 @@ impl StoreUrl {
     }
 
     fn from(origin: Origin, url: impl AsRef<str>) -> StoreUrl {
-        StoreUrl {
-            url: url.as_ref().trim().to_owned(),
-            origin,
-        }
+        let url = url.as_ref().trim();
+        let url = match url.split_once("://") {
+            Some((scheme, rest)) if is_scheme(scheme) => {
+                format!("{}://{rest}", scheme.to_ascii_lowercase())
+            }
+            _ => url.to_owned(),
+        };
+        StoreUrl { url, origin }
     }
 
     /// The store of a command that shares locks with other processes.
-    pub(crate) fn choose(option: Option<&str>) -> Result<StoreUrl, String> {
-        let url = StoreUrl::any(option)?;
-        if url.parts().iter().any(|part| part.starts_with("memory:")) {
+    pub(crate) fn choose(option: &StoreArg) -> Result<StoreUrl, String> {
+        StoreUrl::any(option)?.shared()
+    }
+
+    /// The store of a command that only reads.
+    pub(crate) fn existing(option: &StoreArg) -> Result<StoreUrl, String> {
+        StoreUrl::choose(option)?.present()
+    }
+
+    /// Refuses a store that no other process would see.
+    fn shared(self) -> Result<StoreUrl, String> {
+        if self.parts().iter().any(|part| part.starts_with("memory:")) {
             return Err(
                 "memory:// lives in one process: no other process would see the lock".into(),
             );
         }
-        Ok(url)
+        Ok(self)
     }
 
-    /// The store of a command that only reads. If it is a named file that does not exist, the name
-    /// is wrong. The default file may be missing, since nothing was locked yet, and is made.
-    pub(crate) fn existing(option: Option<&str>) -> Result<StoreUrl, String> {
-        let url = StoreUrl::choose(option)?;
+    /// Refuses the name of a store that has to exist and does not. If it is a named file that does
+    /// not exist, the name is wrong. The default file may be missing, since nothing was locked yet,
+    /// and is made.
+    pub(crate) fn present(self) -> Result<StoreUrl, String> {
+        let url = self.shared()?;
         match url.file() {
             Some(file) if url.origin != Origin::Default && !file.exists() => {
                 Err(format!("{}: there is no such file", url.named()))
@@ -121,15 +161,75 @@ impl StoreUrl {
     }
 
     /// The store of this command, of any kind.
-    pub(crate) fn any(option: Option<&str>) -> Result<StoreUrl, String> {
-        if let Some(url) = option {
+    pub(crate) fn any(option: &StoreArg) -> Result<StoreUrl, String> {
+        if let Some(url) = &option.url {
             return Ok(StoreUrl::new(url));
         }
-        match env::var(VARIABLE) {
-            Ok(url) if !url.is_empty() => Ok(StoreUrl::from(Origin::Variable, url)),
-            Ok(_) | Err(env::VarError::NotPresent) => default_store(),
-            Err(env::VarError::NotUnicode(_)) => Err(format!("{VARIABLE} is not UTF-8")),
+        if let Some(file) = &option.file {
+            return StoreUrl::in_file(file);
         }
+        let by_variable = match env::var(VARIABLE) {
+            Ok(url) if !url.is_empty() => Some(StoreUrl::from(Origin::Variable, url)),
+            Ok(_) | Err(env::VarError::NotPresent) => None,
+            Err(env::VarError::NotUnicode(_)) => return Err(format!("{VARIABLE} is not UTF-8")),
+        };
+        let file = env::var_os(FILE_VARIABLE).filter(|file| !file.is_empty());
+        let by_file = file.map(|file| StoreUrl::in_file(Path::new(&file)));
+        match (by_variable, by_file.transpose()?) {
+            // A program under a lock has both: the URL that it is given lacks the credentials.
+            (Some(url), Some(whole)) if url.url == whole.for_program() => Ok(whole),
+            (Some(_), Some(_)) => Err(format!(
+                "{VARIABLE} and {FILE_VARIABLE} name different stores: unset one of them"
+            )),
+            (Some(url), None) | (None, Some(url)) => Ok(url),
+            (None, None) => default_store(),
+        }
+    }
+
+    /// The store whose URL is the one line of this file.
+    fn in_file(path: &Path) -> Result<StoreUrl, String> {
+        let shown = path.display();
+        let cannot = |why: &dyn fmt::Display| {
+            format!("the file with the store's URL, {shown}, cannot be read: {why}")
+        };
+        // Opening a pipe may never end.
+        if !path.metadata().map_err(|e| cannot(&e))?.is_file() {
+            return Err(cannot(&"it is no file"));
+        }
+        let mut url = String::new();
+        let file = File::open(path).map_err(|e| cannot(&e))?;
+        let read = file.take(MOST + 1).read_to_string(&mut url);
+        if read.map_err(|e| cannot(&e))? as u64 > MOST {
+            return Err(cannot(&"it is too large"));
+        }
+        match url.trim() {
+            "" => Err(format!(
+                "the file with the store's URL, {shown}, is empty: its one line is the URL"
+            )),
+            url if url.contains(['\n', '\r']) => Err(format!(
+                "the file with the store's URL, {shown}, has several lines: its one line is the URL"
+            )),
+            url => {
+                // The program may be in another folder.
+                let path = std::path::absolute(path).map_err(|e| cannot(&e))?;
+                Ok(StoreUrl::from(Origin::File(path), url))
+            }
+        }
+    }
+
+    /// The variables of a program under a lock that name the store: its URL without credentials,
+    /// and the file with all of it, if there is one.
+    pub(crate) fn variables(&self) -> Vec<(String, String)> {
+        let mut variables = vec![(VARIABLE.to_owned(), self.for_program())];
+        let file = match &self.origin {
+            // A path that is no text cannot be handed on.
+            Origin::File(path) => path.to_str().unwrap_or_default(),
+            _ if env::var_os(FILE_VARIABLE).is_none() => return variables,
+            // It names another store.
+            _ => "",
+        };
+        variables.push((FILE_VARIABLE.to_owned(), file.to_owned()));
+        variables
     }
 
     /// The URL with credentials, for connecting and for nothing else.
@@ -147,8 +247,9 @@ impl StoreUrl {
 
     /// The store for errors: its URL, and the source of the URL if that is not the command line.
     pub(crate) fn named(&self) -> String {
-        match self.origin {
+        match &self.origin {
             Origin::Argument => self.to_string(),
+            Origin::File(path) => format!("{self} (from the file {})", path.display()),
             Origin::Variable => format!("{self} (from {VARIABLE})"),
             Origin::Default => format!("{self} (the default)"),
         }
@@ -175,21 +276,8 @@ impl StoreUrl {
                 let what = "this build has no TLS for it; use a local tunnel (stunnel, ssh -L)";
                 Err(Error::new(ErrorKind::Unsupported, what))
             }
-            Some(_) => Ok(()),
-            None if !is_scheme(scheme) => Err(Error::new(
-                ErrorKind::Invalid,
-                "a URL begins with its scheme, as in redis://host",
-            )),
-            None => {
-                // A store in memory is of no use to a command.
-                let known = SCHEMES.iter().map(|known| known.name);
-                let known: Vec<&str> = known.filter(|name| *name != "memory").collect();
-                let what = format!(
-                    "unknown scheme {scheme:?}; the known ones are {}, and {BRIDGE}URL URL of two of them",
-                    known.join(", ")
-                );
-                Err(Error::new(ErrorKind::Invalid, what))
-            }
+            // The library names the schemes that there are.
+            _ => Ok(()),
         }
     }
 
@@ -221,7 +309,7 @@ impl StoreUrl {
     }
 }
 
-fn make_private(folder: &std::path::Path) -> Result<(), Error> {
+fn make_private(folder: &Path) -> Result<(), Error> {
     use std::os::unix::fs::DirBuilderExt;
     let made = std::fs::DirBuilder::new()
         .recursive(true)
@@ -310,12 +398,31 @@ impl fmt::Display for StoreUrl {
 
 fn is_scheme(text: &str) -> bool {
     text.bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'+')
+        .all(|byte| byte.is_ascii_alphanumeric() || b"+-".contains(&byte))
 }
 
 /// Parameters of stores that contain no secret. `listen` of PostgreSQL may be a URL with a password.
-const KNOWN: [&str; 12] = [
+const KNOWN: [&str; 31] = [
     "timeout=",
+    "host=",
+    "port=",
+    "dbname=",
+    "application_name=",
+    "channel_binding=",
+    "connect_timeout=",
+    "keepalives=",
+    "keepalives_idle=",
+    "keepalives_interval=",
+    "keepalives_count=",
+    "tcp_user_timeout=",
+    "pgbouncer=",
+    "connection_limit=",
+    "pool_timeout=",
+    "service=",
+    "ssl_cert_reqs=",
+    "ssl_ca_certs=",
+    "sentinelMasterId=",
+    "db=",
     "prefix=",
     "ca=",
     "cert=",
