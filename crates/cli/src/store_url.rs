@@ -5,6 +5,7 @@ use std::env;
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
+use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
 use clap::ValueHint;
@@ -139,7 +140,8 @@ impl StoreUrl {
 
     /// Refuses a store that no other process would see.
     fn shared(self) -> Result<StoreUrl, String> {
-        if self.parts().iter().any(|part| part.starts_with("memory:")) {
+        let is_private = |part: &&str| StoreUrl::new(part).url.starts_with("memory:");
+        if self.parts().iter().any(is_private) {
             return Err(
                 "memory:// lives in one process: no other process would see the lock".into(),
             );
@@ -202,7 +204,8 @@ impl StoreUrl {
         if read.map_err(|e| cannot(&e))? as u64 > MOST {
             return Err(cannot(&"it is too large"));
         }
-        match url.trim() {
+        // Editors of Windows begin a file with a mark.
+        match url.trim_start_matches('\u{feff}').trim() {
             "" => Err(format!(
                 "the file with the store's URL, {shown}, is empty: its one line is the URL"
             )),
@@ -238,11 +241,48 @@ impl StoreUrl {
     }
 
     /// The URL for the program's environment, without credentials and without the parameters that
-    /// may not be shown, so that a command inside of the program can use the rest.
+    /// may not be shown, so that a command inside of the program can use the rest. It names the
+    /// same database, or is refused.
     pub(crate) fn for_program(&self) -> String {
-        let shown = self.to_string();
-        let parts: Vec<String> = shown.split(' ').map(without_hidden_parameters).collect();
-        parts.join(" ")
+        if self.url.starts_with(BRIDGE) {
+            return match self.pair() {
+                Some([old, new]) => {
+                    format!("{BRIDGE}{} {}", old.for_program(), new.for_program())
+                }
+                None => self.to_string(),
+            };
+        }
+        let shown = without_hidden_parameters(&self.to_string());
+        let Some(database) = self.unwritten_database() else {
+            return shown;
+        };
+        let (before, query) = match shown.split_once('?') {
+            Some((before, query)) => (before, format!("?{query}")),
+            None => (&*shown, String::new()),
+        };
+        let Some((scheme, hosts)) = before.split_once("://") else {
+            return shown;
+        };
+        let hosts = hosts.strip_suffix('/').unwrap_or(hosts);
+        format!("{scheme}://{hosts}/{database}{query}")
+    }
+
+    /// The database of a URL of PostgreSQL that names none, in the form of a URL: that of its user,
+    /// who is hidden, or of the environment.
+    #[cfg(feature = "postgres")]
+    fn unwritten_database(&self) -> Option<String> {
+        let mut address = Address::parse_libpq(&self.url, 0).ok()?;
+        if !address.path.is_empty() || address.take("dbname").is_some() {
+            return None;
+        }
+        let config = leasehold::postgres::Config::from_url(&self.url).ok()?;
+        let is_special = |c: char| !c.is_alphanumeric() && !"-._".contains(c);
+        Some(leasehold::backend::escape(config.database(), is_special))
+    }
+
+    #[cfg(not(feature = "postgres"))]
+    fn unwritten_database(&self) -> Option<String> {
+        None
     }
 
     /// The store for errors: its URL, and the source of the URL if that is not the command line.
@@ -287,6 +327,16 @@ impl StoreUrl {
             || vec![&*self.url],
             |urls| urls.split_whitespace().collect(),
         )
+    }
+
+    /// The two stores of a bridge. A password may contain a space, so that there seem to be more.
+    fn pair(&self) -> Option<[StoreUrl; 2]> {
+        match self.parts()[..] {
+            [old, new] if old.contains("://") && new.contains("://") => {
+                Some([StoreUrl::new(old), StoreUrl::new(new)])
+            }
+            _ => None,
+        }
     }
 
     /// The file that the URL names, if it is the URL of a file and can be parsed.
@@ -359,12 +409,9 @@ fn default_store() -> Result<StoreUrl, String> {
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.url.starts_with(BRIDGE) {
-            return match self.parts()[..] {
-                [old, new] if old.contains("://") && new.contains("://") => {
-                    write!(f, "{BRIDGE}{} {}", StoreUrl::new(old), StoreUrl::new(new))
-                }
-                // A password may contain a space.
-                _ => write!(f, "{BRIDGE}…"),
+            return match self.pair() {
+                Some([old, new]) => write!(f, "{BRIDGE}{old} {new}"),
+                None => write!(f, "{BRIDGE}…"),
             };
         }
         let (scheme, rest) = self
@@ -373,7 +420,8 @@ impl fmt::Display for StoreUrl {
             .map_or(("", &*self.url), |(scheme, rest)| (scheme, rest));
         // If this is no scheme, credentials were written before it.
         let scheme = if is_scheme(scheme) { scheme } else { "…" };
-        if scheme == "sqlite" && rest.starts_with('/') {
+        let is_path = ["sqlite", "unix", "redis+unix", "redis+socket"].contains(&scheme);
+        if is_path && rest.starts_with('/') {
             // The rest is a path, and nothing else.
             return f.write_str(&without_unknown_parameters(&self.url));
         }
@@ -401,8 +449,16 @@ fn is_scheme(text: &str) -> bool {
         .all(|byte| byte.is_ascii_alphanumeric() || b"+-".contains(&byte))
 }
 
-/// Parameters of stores that contain no secret. `listen` of PostgreSQL may be a URL with a password.
-const KNOWN: [&str; 31] = [
+/// Parameters of stores that contain no secret, among them all that choose the database or its TLS.
+/// `listen` of PostgreSQL may be a URL with a password.
+const KNOWN: [&str; 38] = [
+    "database=",
+    "virtual_host=",
+    "ssl=",
+    "ssl_check_hostname=",
+    "master=",
+    "masterName=",
+    "store=",
     "timeout=",
     "host=",
     "port=",
@@ -436,24 +492,48 @@ const KNOWN: [&str; 31] = [
     "target_session_attrs=",
 ];
 
-/// Hides the parameters that no store has: such a one may be a password.
+/// Returns whether a value may have a secret in it, as a URL in the place of a name has: `%40` is `@`,
+/// `%3A` is `:`, and `%3D` is `=`.
+fn is_suspicious(value: &str) -> bool {
+    let value = value.to_ascii_uppercase();
+    let may_be_a_place = |part: &str| {
+        let is_folder = part.starts_with('/') || part.starts_with("%2F");
+        is_folder
+            || part.parse::<Ipv6Addr>().is_ok()
+            || ![":", "%3A"].iter().any(|it| part.contains(it))
+    };
+    ["@", "%40", "=", "%3D"].iter().any(|it| value.contains(it))
+        || !value.split(',').all(may_be_a_place)
+}
+
+/// Hides the parameters that no store has: such a one may be a password. Of one that chooses the
+/// database the name stays, so that the URL names no other database, and is refused.
 fn without_unknown_parameters(url: &str) -> String {
     let Some((before, query)) = url.split_once('?') else {
         return url.into();
     };
-    let is_known =
-        |pair: &str| pair == "listen=off" || KNOWN.iter().any(|key| pair.starts_with(key));
-    let shown: Vec<&str> = query
-        .split('&')
-        .map(|pair| if is_known(pair) { pair } else { "…" })
-        .collect();
+    let shown = |pair: &str| {
+        let known = KNOWN.iter().find(|key| pair.starts_with(**key)).copied();
+        match known {
+            _ if pair == "listen=off" => pair.to_owned(),
+            // Any text may begin the names of keys.
+            Some("prefix=") => pair.to_owned(),
+            Some(key) if !is_suspicious(&pair[key.len()..]) => pair.to_owned(),
+            None | Some("application_name=") => "…".to_owned(),
+            Some(key) => format!("{key}…"),
+        }
+    };
+    let shown: Vec<String> = query.split('&').map(shown).collect();
     format!("{before}?{}", shown.join("&"))
 }
 
 /// Returns whether this is the rest of a URL as it is shown, with something left out.
 fn is_as_shown(rest: &str) -> bool {
     let (_, query) = rest.split_once('?').unwrap_or_default();
-    rest == "…" || query.split('&').any(|pair| pair == "…")
+    rest == "…"
+        || query
+            .split('&')
+            .any(|pair| pair == "…" || pair.ends_with("=…"))
 }
 
 /// Removes the parameters that are hidden in a shown URL.
@@ -544,6 +624,24 @@ mod tests {
                 "bridge+redis://:s3cret redis://h?pass=s3cret",
                 "bridge+redis://… redis://h?…",
             ),
+            (
+                "redis+unix:///run/a@b.sock?pass=s3cret",
+                "redis+unix:///run/a@b.sock?…",
+            ),
+            (
+                "postgres://h?dbname=postgres://u:s3cret%40h/x&timeout=9",
+                "postgres://h?dbname=…&timeout=9",
+            ),
+            ("postgres://h?host=u:s3cret%40h", "postgres://h?host=…"),
+            (
+                "postgres://h?service=password%3ds3cret",
+                "postgres://h?service=…",
+            ),
+            ("postgres://h?application_name=s3:cret", "postgres://h?…"),
+            (
+                "postgres://?host=/cloudsql/a:b,::1&port=1,2",
+                "postgres://?host=/cloudsql/a:b,::1&port=1,2",
+            ),
             ("bridge+redis://:s3 cret", "bridge+…"),
             ("bridge+redis://:s3 cret@a redis://b", "bridge+…"),
             (
@@ -571,18 +669,82 @@ mod tests {
                 "bridge+redis://a etcd://b/ns",
             ),
             ("sqlite:///a b/c.db", "sqlite:///a b/c.db"),
+            ("redis://h?database=3", "redis://h?database=3"),
+            (
+                "redis+unix:///x?virtual_host=2&password=s3cret",
+                "redis+unix:///x?virtual_host=2",
+            ),
+            (
+                "rediss://h?ssl_check_hostname=false&ca=/a.pem",
+                "rediss://h?ssl_check_hostname=false&ca=/a.pem",
+            ),
+            (
+                "redis-sentinel://a,b/3?master=m",
+                "redis-sentinel://a,b/3?master=m",
+            ),
+            (
+                "postgres://me:s3cret@h/db?ssl=verify-full",
+                "postgres://h/db?ssl=verify-full",
+            ),
+            (
+                "postgres://h/db?store=postgres-1",
+                "postgres://h/db?store=postgres-1",
+            ),
         ] {
             let given_url = StoreUrl::new(url).for_program();
             assert_eq!(given_url, given);
             assert!(StoreUrl::new(&given_url).check().is_ok(), "{given_url}");
         }
+        let hidden = StoreUrl::new("postgres://h?dbname=x:s3cret").for_program();
         for shown in [
+            &*hidden,
             "redis://…",
             "postgres://h/db?…",
             "bridge+redis://a redis://…",
         ] {
             let refused = StoreUrl::new(shown).check().unwrap_err().to_string();
             assert!(refused.contains("without credentials"), "{refused}");
+        }
+    }
+
+    /// Otherwise the command inside of the program would be in the database of another user.
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn the_program_gets_the_database_of_the_user_that_is_hidden() {
+        for (url, given) in [
+            ("postgres://alice:s3cret@h", "postgres://h/alice"),
+            (
+                "postgres://a%23b@h/?timeout=250",
+                "postgres://h/a%23b?timeout=250",
+            ),
+            (
+                "postgresql+psycopg://h?user=bob",
+                "postgresql+psycopg://h/bob",
+            ),
+            (
+                "postgres://alice@/?host=/run/x",
+                "postgres:///alice?host=/run/x",
+            ),
+            ("postgres://alice@h/db", "postgres://h/db"),
+            ("postgres://alice@h?dbname=db", "postgres://h?dbname=db"),
+            (
+                "bridge+postgres://alice:s3cret@h redis://r",
+                "bridge+postgres://h/alice redis://r",
+            ),
+        ] {
+            assert_eq!(StoreUrl::new(url).for_program(), given);
+        }
+    }
+
+    #[test]
+    fn a_store_of_one_process_is_refused_in_any_case() {
+        for url in [
+            "memory://",
+            "MEMORY://",
+            "bridge+MEMORY:// redis://h",
+            "bridge+redis://h Memory://",
+        ] {
+            assert!(StoreUrl::new(url).shared().is_err(), "{url}");
         }
     }
 

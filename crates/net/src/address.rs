@@ -73,6 +73,18 @@ enum Grammar {
     Libpq,
 }
 
+/// The drivers of Python's SQLAlchemy for PostgreSQL, in whose URLs they stand behind the scheme.
+const DRIVERS: [&str; 8] = [
+    "psycopg",
+    "psycopg2",
+    "psycopg2cffi",
+    "asyncpg",
+    "pg8000",
+    "aiopg",
+    "pygresql",
+    "pypostgresql",
+];
+
 /// The part of a URL behind `scheme://`, if it begins so, in any case of its letters.
 fn behind<'a>(url: &'a str, scheme: &str) -> Option<&'a str> {
     let (begin, rest) = url.split_once("://")?;
@@ -102,14 +114,18 @@ impl Address {
 
     /// Reads a URL of PostgreSQL by the rules of libpq: a user may stand without a password, there
     /// may be no host, and a host may be percent-encoded, as the folder of a Unix socket is. A
-    /// driver of Python's SQLAlchemy may stand behind the scheme (`postgresql+psycopg://`).
+    /// driver of Python's SQLAlchemy may stand behind the scheme (`postgresql+psycopg://`), and
+    /// nothing else may.
     ///
     /// # Errors
     ///
     /// As [`parse`](Address::parse).
     pub fn parse_libpq(url: &str, default_port: u16) -> Result<Address> {
         let (scheme, rest) = url.split_once("://").unwrap_or_default();
-        let kind = scheme.split('+').next().unwrap_or_default();
+        let (kind, driver) = match scheme.split_once('+') {
+            Some((kind, driver)) => (kind, Some(driver)),
+            None => (scheme, None),
+        };
         if kind.to_ascii_lowercase().starts_with("jdbc:") {
             return Err(invalid(
                 "jdbc: is left out, and user and password stand before the host: postgresql://user:password@host/database",
@@ -118,6 +134,12 @@ impl Address {
         let known = ["postgres", "postgresql"];
         if !known.iter().any(|known| known.eq_ignore_ascii_case(kind)) {
             return Err(invalid("it does not begin with postgres://"));
+        }
+        let is_driver = |it: &str| DRIVERS.iter().any(|known| known.eq_ignore_ascii_case(it));
+        if driver.is_some_and(|driver| !is_driver(driver)) {
+            return Err(invalid(
+                "behind postgresql+ stands a driver of SQLAlchemy, such as psycopg, and nothing else: write postgresql://, with sslmode=verify-full for TLS",
+            ));
         }
         Address::read(rest, default_port, Grammar::Libpq)
     }
@@ -466,12 +488,19 @@ mod tests {
                 "{url}"
             );
         }
+        for driver in DRIVERS {
+            let url = format!("postgresql+{driver}://h/db");
+            assert!(Address::parse_libpq(&url, 5432).is_ok(), "{url}");
+        }
         for bad in [
             "redis://h",
             "postgres:/h",
             "postgres://a,/db",
             "postgres://%00/db",
             "postgres://a%3Ab/db",
+            "postgresql+tls://h/db",
+            "postgresql+://h/db",
+            "postgresql+psycopg+tls://h/db",
         ] {
             assert_eq!(read(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad}");
         }

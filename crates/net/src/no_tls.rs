@@ -37,6 +37,11 @@ impl Tls {
         match *self {}
     }
 
+    /// There are no settings that could name a server.
+    pub fn has_server_name(&self) -> bool {
+        match *self {}
+    }
+
     /// Makes no settings of these files.
     ///
     /// # Errors

@@ -128,8 +128,7 @@ impl Config {
         let listen = words.url().take("listen");
         let is_pooled = words.flag("pgbouncer")?.unwrap_or_default();
         let passwords = Passwords::find(words.take("passfile"), environment);
-        let mut server = Server::read(words, Settings::new())?.complete()?;
-        server.passwords = passwords;
+        let server = Server::read(words, Settings::new(), None)?.complete(passwords)?;
         let listen = match listen.as_deref() {
             Some("off") => Listen::Off,
             Some(place) => Listen::At(Box::new(server.beside(place)?)),
@@ -213,6 +212,7 @@ impl Config {
         if let Listen::At(server) = &mut self.listen {
             server.credentials = Some(credentials.clone());
         }
+        self.server.exposed = None;
         self.server.credentials = Some(credentials);
         self
     }
@@ -236,6 +236,14 @@ impl Config {
         };
         let mut warnings: Vec<String> = self.server.warning.iter().cloned().collect();
         warnings.extend(beside.filter(|warning| !warnings.contains(warning)));
+        warnings.extend(self.server.exposed.clone());
+        if !self.server.chosen.is_empty() && self.store_id.is_none() {
+            warnings.push(format!(
+                "{} ({}): the same URL elsewhere may be another database, whose locks are others. Write all parts, or store=id",
+                self.server.chosen.join(", "),
+                self.server
+            ));
+        }
         warnings
     }
 
@@ -253,6 +261,12 @@ impl Config {
     #[doc(hidden)]
     pub async fn session(&self, host: &Host) -> Result<Client> {
         session(&self.server, host, self.timeout).await
+    }
+
+    /// The name of the database, for the command.
+    #[doc(hidden)]
+    pub fn database(&self) -> &str {
+        &self.server.database
     }
 
     /// The schema and the number of connections, for `leasehold verify`.
@@ -312,14 +326,7 @@ impl Default for Config {
 /// Shows no credentials.
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hosts: Vec<String> = self.server.hosts.iter().map(Host::to_string).collect();
-        write!(
-            f,
-            "{}/{}, schema {}",
-            hosts.join(","),
-            self.server.database,
-            self.schema
-        )
+        write!(f, "{}, schema {}", self.server, self.schema)
     }
 }
 
@@ -489,6 +496,15 @@ mod tests {
                 "{error}"
             );
         }
+        let warned = read("postgres:///?service=jobs", &variables)
+            .unwrap()
+            .warnings();
+        assert!(
+            matches!(&warned[..], [password, place]
+                if password.contains(".pgpass has the password for h:7")
+                    && place.starts_with("the service in ")),
+            "{warned:?}"
+        );
         set_permissions(at(".pgpass"), PermissionsExt::from_mode(0o644)).unwrap();
         let open = read("postgres:///?service=jobs", &variables).unwrap();
         let error = password(&open).await.unwrap_err().to_string();
@@ -497,6 +513,8 @@ mod tests {
             "{error}"
         );
         let gone = read("postgres://me@h/db?passfile=/no/file", &variables).unwrap();
+        let none = read("postgres://me@h/db?passfile=/dev/null", &variables).unwrap();
+        assert_eq!(password(&none).await.unwrap(), None);
         assert!(
             password(&gone)
                 .await
@@ -584,7 +602,11 @@ mod tests {
             ("?sslmode=disable", &["plain"], false),
             ("?sslmode=allow", &["plain", "Nothing"], true),
             ("?sslmode=prefer", &["Nothing", "plain"], true),
-            ("?sslcert=c&sslkey=k", &["Nothing", "plain"], true),
+            ("?sslcert=c&sslkey=k", &["Nothing"], true),
+            ("?ssl=true&sslmode=verify-full", &["Name"], false),
+            ("?sslmode=verify-full&ssl=true", &["Name"], false),
+            ("?sslmode=disable&ssl=false", &["plain"], false),
+            ("?ssl=verify-full&sslmode=verify-full", &["Name"], false),
             ("?sslmode=require", &["Nothing"], true),
             (
                 "?sslmode=require&channel_binding=require",
@@ -623,6 +645,36 @@ mod tests {
             (beside(""), beside("%3Fsslmode%3Ddisable")),
             (vec!["Nothing".into()], vec!["plain".into()])
         );
+        let with_parent = |words: &str| {
+            let url = format!(
+                "postgres://h/db?{words}&listen=postgres:%2F%2Fd%3Fsslcert%3Dc%26sslkey%3Dk"
+            );
+            match read(&url, &[]).unwrap().listen {
+                Listen::At(server) => ways(&server),
+                Listen::Same | Listen::Off => panic!("{url}"),
+            }
+        };
+        assert_eq!(
+            (
+                with_parent("sslmode=verify-full"),
+                with_parent("sslmode=verify-ca&sslrootcert=/a.pem"),
+                with_parent("timeout=250")
+            ),
+            (
+                vec!["Name".into()],
+                vec!["Ca".into()],
+                vec!["Nothing".into()]
+            )
+        );
+        for (ssl, mode, expected) in [
+            ("true", "verify-full", "Name"),
+            ("true", "disable", "Nothing"),
+            ("false", "verify-full", "plain"),
+        ] {
+            let url = format!("postgres://h/db?ssl={ssl}");
+            let config = read(&url, &[("PGSSLMODE", mode)]).unwrap();
+            assert_eq!(ways(&config.server), [expected], "{ssl} {mode}");
+        }
         let by_environment = read("postgres://h/db", &[("PGSSLMODE", "disable")]).unwrap();
         assert_eq!(ways(&by_environment.server), ["plain"]);
         let in_code = read("postgres://h/db?sslmode=require", &[])
@@ -635,6 +687,16 @@ mod tests {
     fn a_word_that_cannot_be_followed_is_refused_and_says_what_to_write() {
         for (words, says) in [
             ("sslmode=verify-ca", "sslrootcert=file"),
+            ("sslmode=verify-full&ssl=false", "leave ssl out"),
+            ("ssl=false&sslmode=verify-full", "leave ssl out"),
+            ("ssl=true&sslmode=disable", "leave ssl out"),
+            ("ssl=require&sslmode=verify-full", "leave ssl out"),
+            (
+                "sslmode=allow&channel_binding=require",
+                "sslmode=verify-full",
+            ),
+            ("keepalives_idle=86400", "at most 32767"),
+            ("keepalives_count=128", "at most 127"),
             ("sslmode=require&sslrootcert=system", "sslmode=verify-full"),
             ("sslrootcert=/a.pem", "sslmode=verify-full"),
             (
@@ -682,6 +744,107 @@ mod tests {
         assert!(of("PGSSLMODE", "no").starts_with("PGSSLMODE: sslmode is disable, "));
         assert!(of("PGHOSTADDR", "::1").starts_with("PGHOSTADDR: hostaddr is not read"));
         assert!(of("PGCLIENTENCODING", "SQL_ASCII").starts_with("PGCLIENTENCODING: "));
+        let of_url = |variable, value| {
+            read("postgres:///", &[(variable, value)])
+                .unwrap_err()
+                .to_string()
+        };
+        assert!(of_url("PGHOST", "a:5432").starts_with("PGHOST: host is malformed"));
+        assert!(of_url("PGDATABASE", "a/b").starts_with("PGDATABASE: dbname "));
+    }
+
+    #[test]
+    fn variables_for_other_connections_change_no_plain_one() {
+        let variables = [
+            ("PGSSLROOTCERT", "/no/ca.pem"),
+            ("PGSSLCERT", "/no/me.pem"),
+            ("PGSSLMINPROTOCOLVERSION", "TLSv1.3"),
+            ("PGCONNECT_TIMEOUT", "0"),
+        ];
+        let url = "postgres://me@h/db?sslmode=disable&connect_timeout=";
+        read(url, &variables).unwrap();
+        let refused = read("postgres://me@h/db?connect_timeout=", &variables).unwrap_err();
+        assert!(
+            refused
+                .to_string()
+                .starts_with("PGSSLCERT: sslcert is half"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn a_place_that_the_environment_chose_is_told() {
+        for (url, variable, value, says) in [
+            (
+                "postgres://me@127.0.0.1/db",
+                "PGPORT",
+                "15999",
+                "PGPORT chose the port (127.0.0.1:15999/db)",
+            ),
+            (
+                "postgres://me@/db",
+                "PGHOST",
+                "a",
+                "PGHOST chose the host (a:5432/db)",
+            ),
+            (
+                "postgres://me@h",
+                "PGDATABASE",
+                "x",
+                "PGDATABASE chose the database (h:5432/x)",
+            ),
+            (
+                "postgres://h",
+                "PGUSER",
+                "x",
+                "PGUSER chose the database, which",
+            ),
+            (
+                "postgres://h",
+                "PGAPPNAME",
+                "x",
+                "the system's user chose the database",
+            ),
+        ] {
+            let config = read(url, &[(variable, value)]).unwrap();
+            let warned = config.warnings();
+            assert!(
+                matches!(&warned[..], [one] if one.contains(says)),
+                "{url}: {warned:?}"
+            );
+            let pinned = config.store_id("postgres-1-2".parse().unwrap());
+            assert!(pinned.warnings().is_empty(), "{url}");
+        }
+        for whole in ["postgres://me@h:1/db", "postgres://me@h:1"] {
+            let variables = [("PGPORT", "7"), ("PGHOST", "a"), ("PGUSER", "x")];
+            let warned = read(whole, &variables).unwrap().warnings();
+            assert!(warned.is_empty(), "{whole}: {warned:?}");
+        }
+    }
+
+    #[test]
+    fn a_password_of_the_environment_is_not_silently_sent_to_anybody() {
+        let warned = |url: &str| {
+            read(url, &[("PGPASSWORD", "s3cret")])
+                .unwrap()
+                .warnings()
+                .join("")
+        };
+        let told = warned("postgres://me@h/db");
+        assert!(
+            told.contains("PGPASSWORD has the password for h:5432") && !told.contains("s3cret"),
+            "{told}"
+        );
+        for url in [
+            "postgres://me:pw@h/db",
+            "postgres://me@localhost/db",
+            "postgres://me@127.0.0.2,[::1]/db",
+            "postgres://me@/db?host=/run/x",
+            "postgres://me@h/db?sslmode=disable",
+            "postgres://me@h/db?channel_binding=require",
+        ] {
+            assert_eq!(warned(url), "", "{url}");
+        }
     }
 
     #[tokio::test]
@@ -708,6 +871,15 @@ mod tests {
             long.user().await.unwrap(),
             ("you".into(), Some("other".into()))
         );
+        let own = at("postgres://me:secret@pool/db?listen=postgres://:other%40direct/db2");
+        assert_eq!(
+            own.user().await.unwrap(),
+            ("me".into(), Some("other".into()))
+        );
+        let socket = at("postgres://me@pool/db?listen=/run/x:7");
+        assert_eq!(socket.hosts[0], Host::named("/run/x", 7).unwrap());
+        let socket = at("postgres://me@pool/db?listen=/cloudsql/a:b:c");
+        assert_eq!(socket.hosts[0].name, "/cloudsql/a:b:c");
         assert!(matches!(
             Config::from_url("postgres://h/db?listen=off")
                 .unwrap()

@@ -7,11 +7,13 @@ mod shapes;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::link::{AddressMap, Sentinels, Server, server_of_sentinels, servers};
+use crate::link::{
+    AddressMap, Sentinels, Server, other_words, server_of_sentinels, servers, verified,
+};
 use leasehold_core::{Error, ErrorKind, Result, StoreId};
 #[cfg(feature = "tls")]
 use leasehold_net::Tls;
-use leasehold_net::{Address, Credentials, Host};
+use leasehold_net::{Address, Credentials, Host, Verified};
 use redis::{ConnectionAddr, ConnectionInfo};
 
 /// The time in milliseconds for which a claim waits for replicas, unless the URL sets it.
@@ -104,6 +106,38 @@ impl Config {
         let config = Config { store_id, ..config };
         let config = config.timeout(timeout).prefix(prefix);
         Ok(config.min_replicas(least, Duration::from_millis(within.into())))
+    }
+
+    /// The address in a URL of this store or of a Redlock, with the words of other clients in their
+    /// places, and how much is verified over TLS, for `leasehold verify`.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](ErrorKind::Invalid) for another URL, and
+    /// [`Unsupported`](ErrorKind::Unsupported) for that of a socket.
+    #[doc(hidden)]
+    pub fn address(url: &str) -> Result<(Address, Verified)> {
+        let (kind, mut address) = match Address::parse_tls(url, "redlock", 6379, 6379) {
+            Ok(address) => (Kind::One, address),
+            Err(_) => read(url)?,
+        };
+        if kind == Kind::Socket {
+            return Err(Error::new(ErrorKind::Unsupported, "a socket has no host"));
+        }
+        let path = address.path.clone();
+        let master = match kind {
+            Kind::Sentinel => path.split_once('/').or(Some((&path, ""))),
+            _ => None,
+        };
+        if let Some((_, db)) = master {
+            db.clone_into(&mut address.path);
+        }
+        other_words(&mut address)?;
+        if let Some((master, _)) = master {
+            address.path = format!("{master}/{}", address.path);
+        }
+        let verified = verified(&mut address)?;
+        Ok((address, verified))
     }
 
     /// A configuration from the client crate's description of the server, which may be a Unix
@@ -318,10 +352,11 @@ fn read(url: &str) -> Result<(Kind, Address)> {
                     "the path of a socket begins with /, as in redis+unix:///run/redis/redis.sock";
                 return Err(invalid(what));
             }
-            (
-                Kind::Socket,
-                of(&format!("{before}localhost/{path}"), 6379)?,
-            )
+            let address = of(&format!("{before}localhost/{path}"), 6379)?;
+            if address.path.contains('\0') {
+                return Err(invalid("the path of a socket may not contain NUL"));
+            }
+            (Kind::Socket, address)
         }
         _ => return Err(unknown()),
     };
@@ -454,6 +489,43 @@ mod tests {
             let tls = config.server.tls.unwrap();
             assert_eq!(format!("{:?}", tls.verified()), verified, "{words}");
         }
+        for words in ["ca=/a.pem", "server_name=h", "ssl_check_hostname=true"] {
+            let refused = Config::from_url(&format!("rediss://h?ssl_cert_reqs=none&{words}"));
+            let error = refused.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{words}");
+            assert!(error.to_string().contains("leave it out"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_tool_reads_the_address_as_the_store_does() {
+        for (url, read_as) in [
+            (
+                "VALKEY://h/2?password=pw",
+                "h:6379 2 None Some(\"pw\") Name",
+            ),
+            ("redlocks://:pw@a,b?pass=", "refused"),
+            ("REDLOCK://:pw@a:1", "a:1  None Some(\"pw\") Name"),
+            (
+                "redis-sentinel://a/3?masterName=m&username=me&password=pw",
+                "a:26379 m/3 Some(\"me\") Some(\"pw\") Name",
+            ),
+            (
+                "valkeys://h?ssl_cert_reqs=none",
+                "h:6379  None None Nothing",
+            ),
+            ("unix:///run/x", "refused"),
+        ] {
+            let read = match Config::address(url) {
+                Err(_) => "refused".to_owned(),
+                Ok((it, verified)) => format!(
+                    "{} {} {:?} {:?} {verified:?}",
+                    it.hosts[0], it.path, it.user, it.password
+                ),
+            };
+            assert_eq!(read, read_as, "{url}");
+        }
+        assert!(Config::from_url("unix:///a%00b").is_err());
     }
 
     #[test]

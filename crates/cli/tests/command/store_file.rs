@@ -26,8 +26,13 @@ fn written(folder: &Path, name: &str, content: impl AsRef<[u8]>) -> String {
 fn its_one_line_is_the_url() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/locks.db", folder.path().display());
-    for (name, ending) in [("none", ""), ("one", "\n"), ("dos", "\r\n")] {
-        let file = written(folder.path(), name, format!("{url}{ending}"));
+    for (name, before, ending) in [
+        ("none", "", ""),
+        ("one", "", "\n"),
+        ("dos", "", "\r\n"),
+        ("mark", "\u{feff}", "\r\n"),
+    ] {
+        let file = written(folder.path(), name, format!("{before}{url}{ending}"));
         let ran = ["run", "job", "--store-file", &file, "--", "true"];
         assert_eq!(code(&mut leasehold(ran)), Some(0), "{name}");
         let who = ["who", "job", "--json"];

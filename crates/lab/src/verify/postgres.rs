@@ -9,7 +9,7 @@ use leasehold::Guarantees;
 use leasehold::backend::Moment;
 use leasehold::postgres::Config;
 use leasehold::postgres::client::{Client, Row};
-use leasehold_net::{Address, Host};
+use leasehold_net::{Address, Host, Verified};
 
 use self::rules::Facts;
 use crate::verify::findings::{Finding, note};
@@ -59,7 +59,7 @@ impl Database {
         address.hosts = config.hosts().to_vec();
         let (_, connections) = config.uses();
         Some(Database {
-            servers: Servers::reached(address).await?,
+            servers: Servers::reached(address, Verified::Name).await?,
             needs: OTHERS + i64::try_from(connections).ok()?,
             config,
         })

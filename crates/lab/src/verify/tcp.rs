@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold_net::{Address, Host};
+use leasehold_net::{Address, Host, Verified};
 #[cfg(feature = "tls")]
 use leasehold_net::{Tls, tls::Client};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -26,32 +26,30 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// Reads a URL of this scheme, with an `s` behind its first word or without.
+    /// Reads a URL of this scheme, with an `s` behind it or without.
     pub(crate) async fn of(url: &str, scheme: &str, port: u16, tls_port: u16) -> Option<Servers> {
-        let (kind, rest) = url.split_once("://")?;
-        // `rediss+sentinel` is read as `redis+sentinels`.
-        let tls = scheme
-            .split_once('+')
-            .is_some_and(|(first, how)| kind == format!("{first}s+{how}"));
-        let url = if tls {
-            format!("{scheme}s://{rest}")
-        } else {
-            url.to_owned()
-        };
-        Servers::reached(Address::parse_tls(&url, scheme, port, tls_port).ok()?).await
+        let address = Address::parse_tls(url, scheme, port, tls_port).ok()?;
+        Servers::reached(address, Verified::Name).await
+    }
+
+    /// Reads a URL of Redis or of a Redlock as the store does.
+    #[cfg(feature = "redis")]
+    pub(crate) async fn of_redis(url: &str) -> Option<Servers> {
+        let (address, verified) = leasehold::redis::Config::address(url).ok()?;
+        Servers::reached(address, verified).await
     }
 
     #[cfg(feature = "tls")]
-    pub(crate) async fn reached(mut address: Address) -> Option<Servers> {
+    pub(crate) async fn reached(mut address: Address, verified: Verified) -> Option<Servers> {
         let tls = match Tls::from_address(&mut address, true).ok()? {
-            Some(tls) => Some(tls.client().await.ok()?),
+            Some(tls) => Some(tls.verifying(verified).client().await.ok()?),
             None => None,
         };
         Some(Servers { address, tls })
     }
 
     #[cfg(not(feature = "tls"))]
-    pub(crate) async fn reached(address: Address) -> Option<Servers> {
+    pub(crate) async fn reached(address: Address, _verified: Verified) -> Option<Servers> {
         (!address.tls).then_some(Servers { address })
     }
 

@@ -301,6 +301,10 @@ async fn connect(server: &Server, host: &Host, limit: Duration) -> Result<(Clien
         settings.password(password);
     }
     if host.is_socket() {
+        if server.is_tls_demanded {
+            let what = "Config::tls asks for TLS, and a Unix socket has none: name a host";
+            return Err(Error::new(leasehold_core::ErrorKind::Invalid, what));
+        }
         settings.ssl_mode(SslMode::Disable);
         return connect_to_socket(host, &settings, limit).await;
     }
@@ -313,9 +317,11 @@ async fn connect(server: &Server, host: &Host, limit: Duration) -> Result<(Clien
             Some(_) => SslMode::Prefer,
         });
         match connect_by(tls.as_ref(), host, &settings, limit).await {
-            Err(e) if !is_last && is_of_encryption(&e) => refusal = Some((tls.is_some(), e)),
+            Err(e) if !is_last && is_of_encryption(&e, tls.is_some()) => {
+                refusal = Some((tls.is_some(), e))
+            }
             // Over TLS the server says more about what it lacks.
-            Err(e) if is_of_encryption(&e) => {
+            Err(e) if is_of_encryption(&e, tls.is_some()) => {
                 let by_tls = refusal.filter(|(by_tls, _)| *by_tls);
                 return Err(by_tls.map_or(e, |(_, e)| e));
             }
@@ -449,6 +455,59 @@ mod tests {
 
     use super::*;
     use crate::Config;
+
+    /// The error of a client with these words that connects and says nothing.
+    #[cfg(feature = "tls")]
+    async fn refused(words: &str) -> Error {
+        use std::io::Read;
+
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let config = Config::from_url(&format!("postgres://me:s3cret@{addr}/db?{words}")).unwrap();
+        let limit = Duration::from_secs(10);
+        let connected = connect(&config.server, &config.server.hosts[0], limit).await;
+        let Err(error) = connected else {
+            panic!("nobody is there")
+        };
+        let mut said = Vec::new();
+        let (mut client, _) = listener.accept().unwrap();
+        client.set_nonblocking(false).unwrap();
+        client.read_to_end(&mut said).unwrap();
+        assert!(said.is_empty() && listener.accept().is_err(), "{said:?}");
+        error
+    }
+
+    #[cfg(feature = "tls")]
+    #[tokio::test]
+    async fn a_file_that_cannot_be_read_is_no_reason_for_plain_text() {
+        for mode in ["sslmode=prefer&", ""] {
+            let words = format!("{mode}sslcert=/no/me.pem&sslkey=/no/me.key");
+            let error = refused(&words).await;
+            assert_eq!(error.kind(), leasehold_core::ErrorKind::Invalid, "{error}");
+            assert!(error.to_string().contains("/no/me"), "{error}");
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    #[tokio::test]
+    async fn tls_that_code_asks_for_is_not_forgotten_on_a_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("postgres://me@/db?host={}", folder.path().display());
+        let config = Config::from_url(&url).unwrap();
+        let limit = Duration::from_secs(10);
+        for (config, says) in [
+            (config.clone(), "socket"),
+            (config.tls(Tls::new()), "Config::tls"),
+        ] {
+            let connected = connect(&config.server, &config.server.hosts[0], limit).await;
+            let error = connected.err().map(|e| e.to_string());
+            assert!(
+                error.as_ref().is_some_and(|e| e.contains(says)),
+                "{error:?}"
+            );
+        }
+    }
 
     /// Also before its task has heard of that: whoever waits for a connection is not given this one.
     #[tokio::test]

@@ -29,7 +29,7 @@ pub(super) async fn connect(
     tcp: TcpStream,
     settings: &Settings,
 ) -> Result<(Client, Connection<TcpStream, Secure>)> {
-    let client = tls.client().await.map_err(|e| in_our_words(&e))?;
+    let client = tls.client().await.map_err(|e| in_our_words(&e, true))?;
     let why = Arc::new(Mutex::new(None));
     let connector = Connector {
         client: client.clone(),
@@ -56,13 +56,14 @@ pub(super) async fn connect(
             }
             (None, None) => return Failure::of_connecting(&e).into(),
         };
-        in_our_words(&why)
+        in_our_words(&why, why.kind() == ErrorKind::Invalid)
     })
 }
 
 /// Replaces the names that the other stores use, `ca`, `cert` and `key`, by those of PostgreSQL. A
-/// URL of PostgreSQL has no parameter for another name of the server.
-fn in_our_words(why: &Error) -> Error {
+/// URL of PostgreSQL has no parameter for another name of the server. `is_own` says that no server
+/// is at fault.
+fn in_our_words(why: &Error, is_own: bool) -> Error {
     let words = [
         ("`ca`", "`sslrootcert`"),
         ("`cert`", "`sslcert`"),
@@ -79,7 +80,7 @@ fn in_our_words(why: &Error) -> Error {
     let text = words.iter().fold(why.to_string(), |text, (theirs, ours)| {
         text.replace(theirs, ours)
     });
-    Error::new(why.kind(), text).with_source(OfTls)
+    Error::new(why.kind(), text).with_source(OfTls { is_own })
 }
 
 /// Completes the handshake, and keeps the error if it fails.

@@ -50,7 +50,7 @@ impl Passwords {
         let shown = self.path.display();
         let (text, metadata) = match read(&self.path) {
             Ok(read) => read,
-            Err(_) if !self.is_named => return Ok(None),
+            Err(_) if !self.is_named || self.is_no_file() => return Ok(None),
             Err(e) => {
                 return Err(invalid(format_args!(
                     "the password file {shown} cannot be read: {e}"
@@ -63,13 +63,29 @@ impl Passwords {
         };
         let port = host.port.to_string();
         let asked = [host_name, &port, database, user];
-        let found = text.lines().find_map(|line| password_in(line, asked));
+        // The first line that matches counts.
+        let lines = text.split(|byte| *byte == b'\n');
+        let lines = lines.filter_map(|line| str::from_utf8(line).ok());
+        let mut lines = lines.map(|line| line.strip_suffix('\r').unwrap_or(line));
+        let found = lines.find_map(|line| password_in(line, asked));
+        let found = found.filter(|password| !password.is_empty());
         if found.is_some() && is_open(&metadata) {
             return Err(invalid(format_args!(
                 "the password file {shown} may be read by other users: chmod 600 {shown}"
             )));
         }
         Ok(found)
+    }
+
+    /// Returns whether something else is in the place of the file, such as `/dev/null`.
+    fn is_no_file(&self) -> bool {
+        self.path.metadata().is_ok_and(|found| !found.is_file())
+    }
+}
+
+impl fmt::Display for Passwords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the password file {}", self.path.display())
     }
 }
 
@@ -78,20 +94,28 @@ fn password_in(line: &str, asked: [&str; 4]) -> Option<String> {
     if line.starts_with('#') {
         return None;
     }
-    let mut fields = vec![String::new()];
+    // An escaped `*` is no wildcard.
+    let mut fields = vec![(String::new(), false)];
     let mut characters = line.chars();
     while let Some(character) = characters.next() {
+        let is_password = fields.len() > asked.len();
+        let (field, is_escaped) = fields.last_mut()?;
         match character {
+            '\\' => {
+                *is_escaped = true;
+                field.extend(characters.next());
+            }
             // The password may have colons.
-            ':' if fields.len() <= asked.len() => fields.push(String::new()),
-            '\\' => fields.last_mut()?.extend(characters.next()),
-            other => fields.last_mut()?.push(other),
+            ':' if !is_password => fields.push((String::new(), false)),
+            other => field.push(other),
         }
     }
-    let password = fields.pop()?;
-    let is_about = |(field, asked): (&String, &str)| field == "*" || field == asked;
+    let (password, _) = fields.pop()?;
+    let is_about = |((field, is_escaped), asked): (&(String, bool), &str)| {
+        field == asked || field == "*" && !is_escaped
+    };
     let matches = fields.len() == asked.len() && fields.iter().zip(asked).all(is_about);
-    (matches && !password.is_empty()).then_some(password)
+    matches.then_some(password)
 }
 
 /// The words of a service, and the file that has them.
@@ -106,8 +130,11 @@ pub(super) fn service(
     let files = [own, Some(system.join("pg_service.conf"))];
     let files: Vec<PathBuf> = files.into_iter().flatten().collect();
     for path in &files {
-        let text = match read(path) {
-            Ok((text, _)) => text,
+        let text = read(path).and_then(|(text, _)| {
+            String::from_utf8(text).map_err(|_| io::Error::other("it is not UTF-8"))
+        });
+        let text = match text {
+            Ok(text) => text,
             Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
             Err(e) => {
                 let path = path.display();
@@ -161,14 +188,14 @@ fn home(environment: Environment<'_>) -> Option<PathBuf> {
     home.filter(|home| home.is_absolute())
 }
 
-/// Reads a file as text. Opening a pipe may never end.
-fn read(path: &Path) -> io::Result<(String, Metadata)> {
+/// Reads a file. Opening a pipe may never end.
+fn read(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
     let metadata = path.metadata()?;
     if !metadata.is_file() {
         return Err(io::Error::other("it is no file"));
     }
-    let mut text = String::new();
-    let read = File::open(path)?.take(MOST + 1).read_to_string(&mut text)?;
+    let mut text = Vec::new();
+    let read = File::open(path)?.take(MOST + 1).read_to_end(&mut text)?;
     if read as u64 > MOST {
         return Err(io::Error::other("it is too large"));
     }
@@ -207,7 +234,8 @@ mod tests {
             (r"\h:*:*:me:pw", Some("pw")),
             ("i:5432:db:me:pw", None),
             ("h:5432:db:you:pw", None),
-            ("h:5432:db:me:", None),
+            ("h:5432:db:me:", Some("")),
+            (r"\*:5432:db:me:pw", None),
             ("h:5432:db:me", None),
             ("#*:*:*:*:pw", None),
             ("", None),

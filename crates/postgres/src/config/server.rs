@@ -1,5 +1,7 @@
 //! One database as a URL names it: its hosts, its user and its TLS.
 
+use std::fmt;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,18 +30,41 @@ pub(crate) struct Server {
     /// The ways to connect, of which the next is tried where the server lets nobody in by the one
     /// before it: over TLS with these settings, or in plain text. None: those of libpq.
     pub(crate) ways: Vec<Option<Tls>>,
+    /// The words about TLS, for a server beside this one.
+    tls: TlsWords,
+    /// TLS was demanded in code, so a socket is refused.
+    pub(crate) is_tls_demanded: bool,
     /// The warning about a way that verifies nothing.
     pub(super) warning: Option<String>,
+    /// The parts of the place that the URL left to its surroundings, with what chose them.
+    pub(super) chosen: Vec<String>,
+    /// The places outside of the URL that have the user and the password.
+    user_from: Option<String>,
+    password_from: Option<String>,
+    /// The warning about such a password that whoever answers may get.
+    pub(super) exposed: Option<String>,
     /// What a session begins with, and the settings of its socket.
     pub(crate) settings: Settings,
     /// The identity of the database, of the client that connects by this.
     pub(crate) identity: Arc<DatabaseIdentity>,
 }
 
+/// The words about TLS as they were read.
+#[derive(Clone, Default)]
+struct TlsWords {
+    mode: Option<String>,
+    /// Those of [`FILES`].
+    files: [Option<String>; 3],
+}
+
 impl Server {
     /// Reads the words that name a server, beside those in `settings`. A user, a database and ways
-    /// that none of them names are left open.
-    pub(super) fn read(mut words: Words, mut settings: Settings) -> Result<Server> {
+    /// that none of them names are left open. Files of TLS without a mode have that of `main`.
+    pub(super) fn read(
+        mut words: Words,
+        mut settings: Settings,
+        main: Option<&Server>,
+    ) -> Result<Server> {
         let url = words.url();
         let (user, password) = (url.user.take(), url.password.take());
         let database = std::mem::take(&mut url.path);
@@ -51,25 +76,40 @@ impl Server {
             .take_beside("dbname", Some(database).filter(not_empty))
             .unwrap_or_default();
         session(&mut words, &mut settings)?;
-        let (ways, warning) = ways(&mut words)?;
-        let may_bind = ways.is_empty() || ways.iter().any(Option::is_some);
+        let tls = TlsWords::read(&mut words, main.map(|main| &main.tls))?;
+        let (ways, warning) = ways(&words, &tls)?;
         let is_bound = settings.get_channel_binding() == ChannelBinding::Require;
         // Whoever answers in the server's place cannot complete such a login.
-        let warning = warning.filter(|_| !is_bound);
-        if is_bound && !may_bind {
+        let warning = warning.filter(|_| !is_bound && !hosts.iter().all(Host::is_socket));
+        if is_bound && matches!(ways.first(), Some(None)) {
             return Err(words.invalid(
                 "channel_binding",
-                "is required, which takes TLS, and sslmode=disable has none: write sslmode=verify-full",
+                "is required, which takes TLS, and the first connection of this sslmode has none: write sslmode=verify-full",
             ));
         }
         words.done()?;
+        if database.contains(['/', '\0']) && words.origin("dbname").is_some() {
+            return Err(words.invalid("dbname", "is the name of one database, without a /"));
+        }
+        let parts = [("host", "host"), ("port", "port"), ("dbname", "database")];
+        let chosen = parts.into_iter().filter_map(|(word, part)| {
+            let origin = words.origin(word)?;
+            Some(format!("{origin} chose the {part}"))
+        });
+        let chosen = chosen.collect();
+        let from = |word| words.origin(word).map(str::to_owned);
+        let (user_from, password_from) = (from("user"), from("password"));
         let server = Server {
             hosts,
             database,
             user,
             password,
             ways,
+            tls,
             warning,
+            chosen,
+            user_from,
+            password_from,
             settings,
             ..Server::default()
         };
@@ -87,28 +127,62 @@ impl Server {
         Ok(())
     }
 
-    /// Fills what was left open with what libpq takes then: the system's user, and the database of
-    /// the user's name.
-    pub(super) fn complete(mut self) -> Result<Server> {
-        // A process in a container may be of no user. Its user may be a function's answer.
-        self.user = self.user.or_else(|| whoami::username().ok());
+    /// Fills what was left open with what libpq takes then: the system's user, the database of the
+    /// user's name, and passwords of this file.
+    pub(super) fn complete(mut self, passwords: Option<Passwords>) -> Result<Server> {
+        self.passwords = passwords;
+        if self.user.is_none() {
+            // A process in a container may be of no user. Its user may be a function's answer.
+            self.user = whoami::username().ok();
+            self.user_from = Some("the system's user".to_owned());
+        }
         if self.database.is_empty() {
             let user = self.user.clone();
             self.database = user.ok_or_else(|| invalid("behind the hosts stands the database"))?;
+            let chose = |from| format!("{from} chose the database, which has the user's name");
+            self.chosen.extend(self.user_from.as_ref().map(chose));
         }
         if self.ways.is_empty() {
+            self.exposed = self.exposed();
             self.ways = preferred(Tls::from_files(FILES, [None, None, None]).ok());
         }
         self.check().map(|()| self)
+    }
+
+    /// The warning about a password from outside of the URL, where no word asks for TLS.
+    fn exposed(&self) -> Option<String> {
+        let is_bound = self.settings.get_channel_binding() == ChannelBinding::Require;
+        let mut remote = self.hosts.iter().filter(|host| !is_here(host));
+        let (host, from) = match &self.password {
+            _ if is_bound => None,
+            Some(_) => remote.next().zip(self.password_from.clone()),
+            None => {
+                let passwords = self.passwords.as_ref()?;
+                let user = self.user.as_deref()?;
+                let has = |host: &&Host| {
+                    let found = passwords.look_up(host, &self.database, user);
+                    found.is_ok_and(|password| password.is_some())
+                };
+                remote.find(has).map(|host| (host, passwords.to_string()))
+            }
+        }?;
+        Some(format!(
+            "{from} has the password for {host}, which without sslmode goes to whoever answers there: write sslmode=verify-full"
+        ))
     }
 
     /// The server for notifications: `place` is one or several hosts with the database of `self`,
     /// or a whole URL. What `place` leaves out is as in `self`, which is complete.
     pub(super) fn beside(&self, place: &str) -> Result<Server> {
         if !place.contains("://") {
-            let host = |host: &str| match host.starts_with('/') {
-                true => Host::named(host, PORT),
-                false => Host::parse(host, PORT),
+            let host = |host: &str| match host.rsplit_once(':') {
+                _ if !host.starts_with('/') => Host::parse(host, PORT),
+                Some((folder, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
+                    let port = port.parse().ok().filter(|port| *port != 0);
+                    let wrong = || invalid("a port in listen is not a number from 1 to 65535");
+                    Host::named(folder, port.ok_or_else(wrong)?)
+                }
+                _ => Host::named(host, PORT),
             };
             let hosts = place.split(',').map(host).collect::<Result<_>>()?;
             return Ok(Server {
@@ -117,9 +191,10 @@ impl Server {
             });
         }
         let words = Words::of(address_of(place)?);
-        let mut there = Server::read(words, self.settings.clone())?;
+        let mut there = Server::read(words, self.settings.clone(), Some(self))?;
         if there.user.is_none() {
-            (there.user, there.password) = (self.user.clone(), self.password.clone());
+            there.user.clone_from(&self.user);
+            there.password = there.password.or_else(|| self.password.clone());
         }
         if there.database.is_empty() {
             there.database.clone_from(&self.database);
@@ -127,6 +202,7 @@ impl Server {
         if there.ways.is_empty() {
             there.ways.clone_from(&self.ways);
         }
+        there.is_tls_demanded = self.is_tls_demanded;
         there.passwords.clone_from(&self.passwords);
         Ok(there)
     }
@@ -135,7 +211,8 @@ impl Server {
     #[cfg(feature = "tls")]
     pub(super) fn only_by(&mut self, tls: Tls) {
         self.ways = vec![Some(tls)];
-        self.warning = None;
+        self.is_tls_demanded = true;
+        (self.warning, self.exposed) = (None, None);
     }
 
     /// Returns the user and the password for a new connection.
@@ -172,6 +249,14 @@ impl Server {
     pub(crate) fn connect_limit(&self, request: Duration) -> Duration {
         let limit = self.settings.get_connect_timeout();
         limit.copied().unwrap_or(request)
+    }
+}
+
+/// Shows the place, without credentials.
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hosts: Vec<String> = self.hosts.iter().map(Host::to_string).collect();
+        write!(f, "{}/{}", hosts.join(","), self.database)
     }
 }
 
@@ -216,9 +301,20 @@ fn hosts(words: &mut Words) -> Result<Vec<Host>> {
         let folder = SOCKETS.iter().find(|folder| Path::new(folder).is_dir());
         return Ok(vec![Host::named(folder.unwrap_or(&SOCKETS[1]), port(0)?)?]);
     }
-    let each = names.iter().enumerate();
-    each.map(|(nth, name)| Host::named(name, port(nth)?))
-        .collect()
+    let named = |(nth, name): (usize, &String)| {
+        let host = Host::named(name, port(nth)?);
+        host.map_err(|e| match words.origin("host") {
+            Some(_) => words.invalid("host", "is malformed: the port stands in a word of its own"),
+            None => e,
+        })
+    };
+    names.iter().enumerate().map(named).collect()
+}
+
+/// Returns whether connections to this host stay on this machine.
+fn is_here(host: &Host) -> bool {
+    let is_loopback = |address: IpAddr| address.is_loopback();
+    host.is_socket() || host.name == "localhost" || host.name.parse().is_ok_and(is_loopback)
 }
 
 /// Reads what a session begins with, and the settings of its socket.
@@ -272,43 +368,93 @@ fn session(words: &mut Words, settings: &mut Settings) -> Result<()> {
         }
         Some(_) => return Err(words.invalid("keepalives", "is 0 or 1")),
     }
-    // In libpq 0 stands for the value of the system.
-    let set = |number: Option<u32>| number.filter(|number| *number > 0);
-    if let Some(number) = set(words.number("keepalives_idle", "seconds")?) {
+    // In libpq 0 stands for the value of the system, which takes no more than these.
+    let mut set = |word: &'static str, unit: &str, most: u32| {
+        let number = words.number(word, unit)?;
+        if number.is_some_and(|number| number > most) {
+            return Err(words.invalid(word, &format!("is a number of {unit}, at most {most}")));
+        }
+        Ok(number.filter(|number| *number > 0))
+    };
+    if let Some(number) = set("keepalives_idle", "seconds", 32_767)? {
         settings.keepalives_idle(seconds(number));
     }
-    if let Some(number) = set(words.number("keepalives_interval", "seconds")?) {
+    if let Some(number) = set("keepalives_interval", "seconds", 32_767)? {
         settings.keepalives_interval(seconds(number));
     }
-    if let Some(number) = set(words.number("keepalives_count", "probes")?) {
+    if let Some(number) = set("keepalives_count", "probes", 127)? {
         settings.keepalives_retries(number);
     }
-    if let Some(number) = set(words.number("tcp_user_timeout", "milliseconds")?) {
+    if let Some(number) = set("tcp_user_timeout", "milliseconds", i32::MAX as u32)? {
         settings.tcp_user_timeout(Duration::from_millis(number.into()));
     }
     Ok(())
 }
 
-/// Reads how connections are encrypted and how servers are verified, by libpq's rules. Without a
-/// word about that the ways are open. The second value is a warning.
-fn ways(words: &mut Words) -> Result<(Vec<Option<Tls>>, Option<String>)> {
-    let [ca, cert, key] = FILES.map(|word| words.take(word));
-    let mut mode = words.take("sslmode");
-    // Libpq takes JDBC's word, and others take any mode in it.
-    if let Some(ssl) = words.url().take("ssl") {
-        mode = Some(match &*ssl {
-            "true" => "require".to_owned(),
-            "false" => "disable".to_owned(),
-            _ => ssl,
-        });
-    }
-    let is_system = ca.as_deref() == Some("system");
-    let mode = match mode {
-        None if is_system => "verify-full".to_owned(),
-        None if cert.is_none() && key.is_none() && ca.is_none() => return Ok((Vec::new(), None)),
-        None => "prefer".to_owned(),
-        Some(mode) => mode,
+/// Reads `sslmode`, and JDBC's `ssl`, which other clients give any mode. The two may not disagree.
+fn mode(words: &mut Words) -> Result<Option<String>> {
+    let mode = words.take("sslmode");
+    let Some(ssl) = words.url().take("ssl") else {
+        return Ok(mode);
     };
+    let alone = match &*ssl {
+        "true" => "require",
+        "false" => "disable",
+        ssl => ssl,
+    };
+    Ok(Some(match mode {
+        None => alone.to_owned(),
+        Some(mode) if mode == alone || ssl == "true" && mode.starts_with("verify-") => mode,
+        // The URL counts before other places.
+        Some(_) if words.origin("sslmode").is_some() => alone.to_owned(),
+        Some(mode) if ssl == "true" && mode != "disable" => mode,
+        Some(_) => return Err(words.invalid("ssl", "contradicts sslmode: leave ssl out")),
+    }))
+}
+
+impl TlsWords {
+    /// Reads them. Files without a mode have that of the main server, and its other files.
+    fn read(words: &mut Words, main: Option<&TlsWords>) -> Result<TlsWords> {
+        let mut mode = mode(words)?;
+        if mode.as_deref() == Some("disable") {
+            // What the environment says of TLS is for other connections.
+            words.forget_elsewhere("ssl");
+        }
+        let [mut ca, mut cert, mut key] = FILES.map(|word| words.take(word));
+        let shows = cert.is_some() || key.is_some();
+        if let Some(main) = main
+            && mode.is_none()
+            && (shows || ca.is_some())
+        {
+            mode.clone_from(&main.mode);
+            let [main_ca, main_cert, main_key] = main.files.clone();
+            ca = ca.or(main_ca);
+            if !shows {
+                (cert, key) = (main_cert, main_key);
+            }
+        }
+        let mode = mode.or_else(|| match &ca {
+            Some(ca) if ca == "system" => Some("verify-full".to_owned()),
+            _ if shows => Some("require".to_owned()),
+            Some(_) => Some("prefer".to_owned()),
+            None => None,
+        });
+        let files = [ca, cert, key];
+        Ok(TlsWords { mode, files })
+    }
+}
+
+/// Finds how connections are encrypted and how servers are verified, by libpq's rules. Without a
+/// word about that the ways are open. The second value is a warning.
+fn ways(words: &Words, tls: &TlsWords) -> Result<(Vec<Option<Tls>>, Option<String>)> {
+    let TlsWords {
+        mode: Some(mode),
+        files: [ca, cert, key],
+    } = tls.clone()
+    else {
+        return Ok((Vec::new(), None));
+    };
+    let is_system = ca.as_deref() == Some("system");
     let no_ca = || {
         words.invalid(
             "sslrootcert",
@@ -340,6 +486,15 @@ fn ways(words: &mut Words) -> Result<(Vec<Option<Tls>>, Option<String>)> {
             return Err(words.invalid("sslmode", what));
         }
     };
+    let half = match (&cert, &key) {
+        (Some(_), None) => Some("sslcert"),
+        (None, Some(_)) => Some("sslkey"),
+        _ => None,
+    };
+    if let Some(word) = half.filter(|word| words.origin(word).is_some()) {
+        let what = "is half of a client certificate: sslcert and sslkey belong together";
+        return Err(words.invalid(word, what));
+    }
     let is_optional = matches!(&*mode, "allow" | "prefer");
     let shows = cert.is_some() || key.is_some();
     let tls = if cfg!(feature = "tls") {

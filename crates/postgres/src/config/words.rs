@@ -242,11 +242,29 @@ impl Words {
             .extract_if(.., |other| other.word == word)
             .collect();
         let given = self.url.take(word).or(part);
-        given.or_else(|| {
-            let other = others.into_iter().next()?;
-            self.taken.push((word, other.origin));
-            Some(other.value)
-        })
+        let is_safe = !["sslmode", "channel_binding"].contains(&word);
+        match (given, others.into_iter().next()) {
+            // An empty word undoes that of another place.
+            (Some(given), Some(_)) if given.is_empty() && is_safe => None,
+            (Some(given), _) => Some(given),
+            (None, Some(other)) => {
+                self.taken.push((word, other.origin));
+                Some(other.value)
+            }
+            (None, None) => None,
+        }
+    }
+
+    /// The place of a word that was taken from elsewhere than the URL.
+    pub(super) fn origin(&self, word: &str) -> Option<&str> {
+        let taken = self.taken.iter().find(|(known, _)| *known == word);
+        taken.map(|(_, origin)| &**origin)
+    }
+
+    /// Drops the words that begin so and are not in the URL.
+    pub(super) fn forget_elsewhere(&mut self, beginning: &str) {
+        self.others
+            .retain(|other| !other.word.starts_with(beginning));
     }
 
     /// Takes out a word that is a number of this unit.
@@ -272,8 +290,8 @@ impl Words {
 
     /// Refuses a word, whose value is not shown, in a sentence of which the word is the subject.
     pub(super) fn invalid(&self, word: &'static str, what: &str) -> Error {
-        match self.taken.iter().find(|(known, _)| *known == word) {
-            Some((_, origin)) => Error::new(ErrorKind::Invalid, format!("{origin}: {word} {what}")),
+        match self.origin(word) {
+            Some(origin) => Error::new(ErrorKind::Invalid, format!("{origin}: {word} {what}")),
             None => invalid(&format!("{word} {what}")),
         }
     }

@@ -76,7 +76,7 @@ fn judged(known: &str, alone: Option<&'static str>) -> impl Iterator<Item = &'st
 }
 
 const UNVERIFIED: &str = "ssl_cert_reqs=none encrypts, and verifies no certificate: whoever is on the way can answer in the server's place \
-(name the CA of the server by ca=file)";
+(write ca=file, with the CA of the server, in place of it)";
 const EVICTS: &str = "its maxmemory-policy may delete locks that are held: locks have a TTL, so every policy but noeviction \
 can choose them (set maxmemory-policy noeviction)";
 const MEMORY_UNKNOWN: &str = "whether it may evict locks, and whether replicas follow it, is not known: this user may not ask (INFO)";

@@ -77,7 +77,7 @@ const REFUSED: [(&str, &str); 12] = [
 
 /// Reads words that other clients have in a URL: the user, the password, the database, the protocol
 /// and the family of addresses.
-fn other_words(address: &mut Address) -> Result<()> {
+pub(crate) fn other_words(address: &mut Address) -> Result<()> {
     address.rename("clientName", "client_name");
     if let Some((word, instead)) = REFUSED.iter().find(|(it, _)| address.take(it).is_some()) {
         return Err(invalid(format!("{word} is not read here: write {instead}")));
@@ -127,7 +127,7 @@ fn other_words(address: &mut Address) -> Result<()> {
 }
 
 /// Reads how much of a server's certificate is verified, in the words of redis-py.
-fn verified(address: &mut Address) -> Result<Verified> {
+pub(crate) fn verified(address: &mut Address) -> Result<Verified> {
     let words = ["ssl_cert_reqs", "ssl_check_hostname"];
     let [needs, name] = words.map(|word| address.take(word).map(|text| text.to_lowercase()));
     if !address.tls && (needs.is_some() || name.is_some()) {
@@ -140,6 +140,7 @@ fn verified(address: &mut Address) -> Result<Verified> {
         Some(_) => return Err(invalid("ssl_check_hostname is true or false")),
     };
     match needs.as_deref() {
+        Some("none" | "cert_none") if name.as_deref() == Some("true") => Err(contradiction()),
         Some("none" | "cert_none") => Ok(Verified::Nothing),
         None | Some("required" | "cert_required" | "optional" | "cert_optional") => {
             Ok(match verifies_name {
@@ -151,6 +152,12 @@ fn verified(address: &mut Address) -> Result<Verified> {
     }
 }
 
+fn contradiction() -> Error {
+    invalid(
+        "ssl_cert_reqs=none verifies nothing, and ca, server_name and ssl_check_hostname=true are for verifying: leave it out, or these",
+    )
+}
+
 /// All servers of an address. Removes the TLS options from it, and words of other clients.
 pub(crate) fn servers(address: &mut Address) -> Result<Vec<Server>> {
     other_words(address)?;
@@ -159,6 +166,10 @@ pub(crate) fn servers(address: &mut Address) -> Result<Vec<Server>> {
     if verified == Verified::Ca && !tls.as_ref().is_some_and(Tls::has_ca_file) {
         let what = "ssl_check_hostname=false needs ca=file: the system's CAs sign for everybody";
         return Err(invalid(what));
+    }
+    let verifies = |tls: &Tls| tls.has_ca_file() || tls.has_server_name();
+    if verified == Verified::Nothing && tls.as_ref().is_some_and(verifies) {
+        return Err(contradiction());
     }
     let tls = tls.map(|tls| tls.verifying(verified));
     let infos = address
