@@ -16,20 +16,21 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 /// | URL | feature |
 /// |---|---|
 /// | `memory://` (a store of its own for each call: share it by cloning the [`Store`]) | `memory` |
-/// | `redis://[user:password@]host:port[/db]` | `redis` |
+/// | `redis://[user:password@]host:port[/db]`, or `valkey://…`; `redis+unix:///path/of/the/socket`, or `unix://…` | `redis` |
 /// | `redis+sentinel://[user:password@]sentinel:port,sentinel:port/master-name[/db]` | `redis` |
 /// | `redis+cluster://[user:password@]host:port,host:port` | `redis` |
 /// | `redlock://[user:password@]host:port,host:port,host:port[/db]` | `redlock` |
 /// | `etcd://[user:password@]host:port,host:port[/namespace]` | `etcd` |
 /// | `zookeeper://[user:password@]host:port,host:port[/path]` | `zookeeper` |
-/// | `postgres://user:password@host[:port][,host…]/database`, or `postgresql://…` | `postgres` |
+/// | `postgres://user:password@host[:port][,host…]/database`, or `postgresql://…`, by the rules of libpq | `postgres` |
 /// | `sqlite:///absolute/path` | `sqlite` |
 /// | `bridge+OLD NEW`, for two of the others: holds in both, for a move from the one to the other | `bridge` |
 ///
-/// With the feature `tls`, an `s` behind the scheme asks for TLS: `rediss://`, `rediss+cluster://`, `redlocks://`, `etcds://`,
-/// `zookeepers://`. There is a TLS connection then, or an error; nothing is sent in plain text. The words `ca=file`, `cert=file`
-/// and `key=file`, and `server_name=name` say whom to trust and what to show; each store's `Tls` documents them. PostgreSQL has the
-/// words of its own clients: `sslmode=verify-full`, `sslrootcert`, `sslcert`, `sslkey`.
+/// The scheme may be in any case. With the feature `tls`, an `s` behind the scheme asks for TLS: `rediss://`, `valkeys://`,
+/// `rediss+cluster://`, `redlocks://`, `etcds://`, `zookeepers://`. There is a TLS connection then, or an error; nothing is sent in
+/// plain text. The words `ca=file`, `cert=file` and `key=file`, and `server_name=name` say whom to trust and what to show; each
+/// store's `Tls` documents them. PostgreSQL has the words of its own clients: `sslmode`, `sslrootcert`, `sslcert`, `sslkey`. Only
+/// `sslmode=verify-full` verifies whom it talks to; a weaker word on any store warns.
 ///
 /// Each store's crate documents the parameters of its URL. For settings that a URL cannot express,
 /// make the store by its own type and pass it to [`Store::new`].
@@ -198,17 +199,20 @@ async fn backend(url: &str) -> Result<Arc<dyn Backend>> {
     // Credentials before the scheme are not shown.
     let is_scheme = |text: &str| {
         text.bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'+')
+            .all(|byte| byte.is_ascii_alphanumeric() || b"+-".contains(&byte))
     };
-    let Some((scheme, _)) = url
-        .split_once("://")
-        .filter(|(scheme, _)| is_scheme(scheme))
-    else {
+    let named = url.split_once("://");
+    // Java's URLs of PostgreSQL are explained by its store.
+    let named =
+        named.filter(|(scheme, _)| is_scheme(scheme.strip_prefix("jdbc:").unwrap_or(scheme)));
+    let Some((scheme, rest)) = named else {
         return Err(Error::new(
             ErrorKind::Invalid,
             "a store's URL begins with its scheme, as in redis://localhost:6379",
         ));
     };
+    let scheme = scheme.to_ascii_lowercase();
+    let url = &*format!("{scheme}://{rest}");
     macro_rules! connect {
         ($feature:literal, $store:path) => {{
             #[cfg(feature = $feature)]
@@ -225,29 +229,116 @@ async fn backend(url: &str) -> Result<Arc<dyn Backend>> {
             ));
         }};
     }
-    match scheme {
-        "memory" => connect!("memory", leasehold_memory::Memory),
-        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
-        | "rediss+cluster" => {
-            connect!("redis", leasehold_redis::Redis)
-        }
-        "redlock" | "redlocks" => connect!("redlock", leasehold_redis::redlock::Redlock),
-        "etcd" | "etcds" => connect!("etcd", leasehold_etcd::Etcd),
-        "zookeeper" | "zookeepers" => connect!("zookeeper", leasehold_zookeeper::ZooKeeper),
-        "postgres" | "postgresql" => connect!("postgres", leasehold_postgres::Postgres),
+    match store_of(&scheme) {
+        Some("memory") => connect!("memory", leasehold_memory::Memory),
+        Some("redis") => connect!("redis", leasehold_redis::Redis),
+        Some("redlock") => connect!("redlock", leasehold_redis::redlock::Redlock),
+        Some("etcd") => connect!("etcd", leasehold_etcd::Etcd),
+        Some("zookeeper") => connect!("zookeeper", leasehold_zookeeper::ZooKeeper),
+        Some("postgres") => connect!("postgres", leasehold_postgres::Postgres),
         #[cfg(any(not(feature = "sqlite"), target_os = "linux"))]
-        "sqlite" => connect!("sqlite", leasehold_sqlite::Sqlite),
+        Some("sqlite") => connect!("sqlite", leasehold_sqlite::Sqlite),
         #[cfg(all(feature = "sqlite", not(target_os = "linux")))]
-        "sqlite" => Err(Error::new(
+        Some("sqlite") => Err(Error::new(
             ErrorKind::Unsupported,
             "sqlite:// needs Linux: CLOCK_BOOTTIME, boot ids and /proc",
         )),
-        _ => {
-            let known = "memory, sqlite, postgres, redis, redis+cluster, redlock, etcd, zookeeper";
-            Err(Error::new(
-                ErrorKind::Invalid,
-                format!("unknown scheme {scheme:?}; the known ones are {known}"),
-            ))
-        }
+        _ => Err(Error::new(ErrorKind::Invalid, unknown(&scheme))),
     }
+}
+
+/// The stores with their features, and the schemes of their URLs: in plain text, and over TLS.
+const STORES: [Known; 7] = [
+    ("memory", cfg!(feature = "memory"), &["memory"], &[]),
+    ("sqlite", cfg!(feature = "sqlite"), &["sqlite"], &[]),
+    (
+        "postgres",
+        cfg!(feature = "postgres"),
+        &["postgres", "postgresql"],
+        &[],
+    ),
+    (
+        "redis",
+        cfg!(feature = "redis"),
+        &[
+            "redis",
+            "redis+sentinel",
+            "redis-sentinel",
+            "redis+cluster",
+            "redis+unix",
+            "redis+socket",
+            "unix",
+            "valkey",
+            "valkey+sentinel",
+            "valkey+cluster",
+        ],
+        &[
+            "rediss",
+            "rediss+sentinel",
+            "rediss-sentinel",
+            "rediss+cluster",
+            "valkeys",
+            "valkeys+sentinel",
+            "valkeys+cluster",
+        ],
+    ),
+    (
+        "redlock",
+        cfg!(feature = "redlock"),
+        &["redlock"],
+        &["redlocks"],
+    ),
+    ("etcd", cfg!(feature = "etcd"), &["etcd"], &["etcds"]),
+    (
+        "zookeeper",
+        cfg!(feature = "zookeeper"),
+        &["zookeeper"],
+        &["zookeepers"],
+    ),
+];
+
+/// A feature, whether it is on, and its schemes.
+type Known = (
+    &'static str,
+    bool,
+    &'static [&'static str],
+    &'static [&'static str],
+);
+
+/// The store with this scheme. PostgreSQL's may have the name of a Python driver behind it.
+fn store_of(scheme: &str) -> Option<&'static str> {
+    let scheme = match scheme.split_once('+') {
+        Some((kind @ ("postgres" | "postgresql"), _)) => kind,
+        _ => scheme.strip_prefix("jdbc:").unwrap_or(scheme),
+    };
+    let has = |(_, _, plain, tls): &&Known| plain.contains(&scheme) || tls.contains(&scheme);
+    STORES.iter().find(has).map(|(name, ..)| *name)
+}
+
+/// Lists the schemes that this build has, and those that it lacks.
+fn unknown(scheme: &str) -> String {
+    let (mut has, mut lacks) = (Vec::new(), Vec::new());
+    for (feature, is_on, plain, tls) in STORES {
+        let mut add = |schemes: &[&str], is_there, needs: &str| match is_there {
+            _ if schemes.is_empty() => {}
+            true => has.extend(schemes.iter().map(ToString::to_string)),
+            false => lacks.push(format!("{} (feature {needs})", schemes.join(", "))),
+        };
+        add(plain, is_on, feature);
+        let both = match is_on {
+            true => "tls".to_owned(),
+            false => format!("{feature} and tls"),
+        };
+        add(tls, is_on && cfg!(feature = "tls"), &both);
+    }
+    match cfg!(feature = "bridge") {
+        true => has.push("bridge+URL URL".to_owned()),
+        false => lacks.push("bridge+URL URL (feature bridge)".to_owned()),
+    }
+    let has = has.join(", ");
+    let lacks = match &lacks[..] {
+        [] => String::new(),
+        lacks => format!("; it lacks {}", lacks.join(", ")),
+    };
+    format!("unknown scheme {scheme:?}: this build has {has}{lacks}")
 }

@@ -19,14 +19,62 @@ async fn what_is_no_url_of_ours_is_invalid() {
     ] {
         assert_eq!(refused(url).await.kind(), ErrorKind::Invalid, "{url}");
     }
-    let known = refused("mysql://localhost").await.to_string();
-    assert!(
-        known.contains("etcd") && known.contains("postgres"),
-        "the known schemes are named"
-    );
 }
 
-const STORES: [&str; 6] = ["memory", "sqlite", "postgres", "red", "etcd", "zookeeper"];
+/// Each scheme is listed once: as one of this build, or with the features that bring it.
+#[tokio::test]
+async fn an_unknown_scheme_is_told_all_that_there_are() {
+    let said = refused("mysql://localhost").await.to_string();
+    let (has, lacks) = said.split_once("; it lacks ").unwrap_or((&said, ""));
+    for (feature, is_on, schemes) in [
+        ("memory", cfg!(feature = "memory"), "memory"),
+        ("sqlite", cfg!(feature = "sqlite"), "sqlite"),
+        (
+            "postgres",
+            cfg!(feature = "postgres"),
+            "postgres, postgresql",
+        ),
+        (
+            "redis",
+            cfg!(feature = "redis"),
+            "redis, redis+sentinel, redis-sentinel, redis+cluster, redis+unix, redis+socket, unix, valkey, valkey+sentinel, valkey+cluster",
+        ),
+        ("redlock", cfg!(feature = "redlock"), "redlock"),
+        ("etcd", cfg!(feature = "etcd"), "etcd"),
+        ("zookeeper", cfg!(feature = "zookeeper"), "zookeeper"),
+        ("bridge", cfg!(feature = "bridge"), "bridge+URL URL"),
+    ] {
+        let lacking = format!("{schemes} (feature {feature})");
+        assert_eq!(has.contains(schemes), is_on, "{feature}: {said}");
+        assert_eq!(lacks.contains(&lacking), !is_on, "{feature}: {said}");
+    }
+    for (tls, is_on) in [
+        ("valkeys+cluster", cfg!(feature = "redis")),
+        ("etcds", cfg!(feature = "etcd")),
+    ] {
+        let is_there = is_on && cfg!(feature = "tls");
+        assert_eq!(has.contains(tls), is_there, "{tls}: {said}");
+        assert_eq!(lacks.contains(tls), !is_there, "{tls}: {said}");
+    }
+}
+
+/// Any case of the letters is the same scheme.
+#[cfg(feature = "memory")]
+#[tokio::test]
+async fn a_scheme_may_be_in_any_case() {
+    assert!(connect("MeMoRy://").await.is_ok());
+}
+
+const STORES: [&str; 8] = [
+    "memory",
+    "sqlite",
+    "postgres",
+    "red",
+    "etcd",
+    "zookeeper",
+    "unix",
+    "valkey",
+];
 
 #[test]
 fn whatever_a_scheme_is_it_is_known_or_refused_and_no_secret_is_shown() {
@@ -36,7 +84,8 @@ fn whatever_a_scheme_is_it_is_known_or_refused_and_no_secret_is_shown() {
     let corpus = "mysql://me:S3CRET@h\nme:S3CRET@redis://h\nREDIS://:S3CRET@h\nredis:/h\n://x\n";
     leasehold_fuzz::fuzz_urls(corpus, |url| {
         // A store has a test of its own.
-        if STORES.iter().any(|scheme| url.trim().starts_with(scheme)) {
+        let begin = url.trim().to_ascii_lowercase();
+        if STORES.iter().any(|scheme| begin.starts_with(scheme)) {
             return String::new();
         }
         let error = runtime.block_on(refused(url));
@@ -83,8 +132,10 @@ async fn a_feature_that_is_off_is_named_and_no_secret_is_shown() {
 #[tokio::test]
 async fn both_schemes_of_postgres_reach_its_store() {
     for url in [
-        "postgres://me:s3ntinel@localhost",
-        "postgresql://me:s3ntinel@localhost/db?sslmode=prefer",
+        "postgres://me:s3ntinel@localhost?timeout=0",
+        "postgresql://me:s3ntinel@localhost/db?sslmode=no",
+        "PostgreSQL+psycopg://me:s3ntinel@localhost/db?sslmode=no",
+        "jdbc:postgresql://localhost/db?user=me&password=s3ntinel",
     ] {
         let error = refused(url).await;
         assert_eq!(error.kind(), ErrorKind::Invalid);

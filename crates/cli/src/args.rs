@@ -10,6 +10,7 @@ use leasehold::Options;
 use crate::durations::{duration, max_hold, ttl};
 use crate::exit::{self, Exit, NOT_ACQUIRED};
 use crate::guardian::wire::Leftovers;
+use crate::store_url::StoreArg;
 use crate::{output, usage};
 
 const EXAMPLES: &str = "\
@@ -74,19 +75,6 @@ pub(crate) enum Command {
     Man(Man),
 }
 
-/// Which store.
-#[derive(Debug, clap::Args)]
-pub(crate) struct StoreArg {
-    /// The store: sqlite:///PATH, postgres://USER@HOST[:PORT]/DATABASE, redis://HOST[:PORT][/DB],
-    /// redis+sentinel://SENTINEL,…/MASTER[/DB], redis+cluster://HOST,…, redlock://HOST,HOST,HOST, etcd://HOST,…,
-    /// zookeeper://HOST,…[/PATH], or "bridge+URL URL" for two of them during a move. An s behind the scheme asks for TLS
-    /// [default: $LEASEHOLD_STORE, or the file leasehold/locks.db in $XDG_STATE_HOME or ~/.local/state].
-    ///
-    /// Put a URL with a password into $LEASEHOLD_STORE: other users can read the arguments of a process.
-    #[arg(long = "store", value_name = "URL")]
-    pub(crate) url: Option<String>,
-}
-
 /// Run a program while holding the lock.
 ///
 /// Waits for the lock NAME, runs CMD, and releases the lock when CMD has ended; --leftovers says what happens to processes
@@ -94,7 +82,7 @@ pub(crate) struct StoreArg {
 /// with SIGTERM first, then with SIGKILL.
 ///
 /// CMD gets LEASEHOLD_NAME, LEASEHOLD_FENCING_TOKEN and LEASEHOLD_STORE in its environment. LEASEHOLD_STORE has no credentials:
-/// a `leasehold` inside of CMD that needs them needs its own --store. Send the token with each write, and let the resource
+/// a `leasehold` inside of CMD that needs them needs its own --store, unless the URL is in a file (--store-file). Send the token with each write, and let the resource
 /// refuse smaller tokens: no lock can stop a packet that is on its way.
 ///
 /// If the store becomes unavailable during a wait without limit, the wait continues. If it is unavailable at the start, the
@@ -246,7 +234,7 @@ impl Break {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Guarantees {
     /// The same as --store URL.
-    #[arg(value_name = "URL", conflicts_with = "url")]
+    #[arg(value_name = "URL", conflicts_with_all = ["url", "file"])]
     pub(crate) of: Option<String>,
     #[command(flatten)]
     pub(crate) store: StoreArg,

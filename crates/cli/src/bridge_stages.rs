@@ -181,7 +181,7 @@ fn url(argument: Option<&str>, variable: &str) -> std::result::Result<StoreUrl, 
             "two stores are needed: FROM and TO, or {FROM} and {TO}"
         ));
     };
-    StoreUrl::existing(Some(&url))
+    StoreUrl::new(url).present()
 }
 
 async fn connect(url: StoreUrl, looks: bool) -> Result<Opened, Exit> {

@@ -14,11 +14,11 @@ use crate::guardian::wire::{Leftovers, Start};
 use crate::processes;
 use crate::run_outcome::RunOutcome;
 use crate::signals::Signals;
-use crate::store_url::{StoreUrl, VARIABLE};
+use crate::store_url::StoreUrl;
 use crate::supervise::{Watch, supervise};
 use crate::terminal::Terminal;
 
-/// The variables that give the program its lock's name and token, beside [`VARIABLE`] for the
+/// The variables that give the program its lock's name and token, beside those of the
 /// store.
 pub(crate) const NAME: &str = "LEASEHOLD_NAME";
 pub(crate) const TOKEN: &str = "LEASEHOLD_FENCING_TOKEN";
@@ -50,13 +50,12 @@ pub(crate) async fn run(
     };
     let name = lock.name().as_str();
     let token = lock.fencing_token();
+    let mut environment = terms.url.variables();
+    environment.push((NAME.into(), name.into()));
+    environment.push((TOKEN.into(), token.to_string()));
     let start = Start {
         command: processes::own_pid(),
-        environment: vec![
-            (NAME.into(), name.into()),
-            (TOKEN.into(), token.to_string()),
-            (VARIABLE.into(), terms.url.for_program()),
-        ],
+        environment,
         // A lock that was lost already ends the program at once.
         deadline: deadline().unwrap_or_else(|| Deadline::new(Moment::now(), lock.granted_ttl())),
         foreground: terminal.as_ref().is_some_and(Terminal::is_ours),

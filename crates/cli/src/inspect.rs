@@ -24,7 +24,7 @@ const NO: Exit = Exit::Code(1);
 const YES: Exit = Exit::Code(0);
 
 pub(crate) async fn ls(args: List) -> io::Result<Exit> {
-    on(StoreUrl::existing(args.store.url.as_deref()), async |store, _| {
+    on(StoreUrl::existing(&args.store), async |store, _| {
         let after = args.after.as_deref().map(Name::new);
         let limit = args.limit as usize;
         let mut names = store.list(&args.prefix, after.as_ref(), limit + 1).await?;
@@ -62,48 +62,45 @@ pub(crate) async fn ls(args: List) -> io::Result<Exit> {
 }
 
 pub(crate) async fn who(args: Who) -> io::Result<Exit> {
-    on(
-        StoreUrl::existing(args.store.url.as_deref()),
-        async |store, at| {
-            let queue = store.lock(&args.name).inspect().await?;
-            let verdict = if queue.holders.is_empty() { NO } else { YES };
-            if args.json {
-                let mut data = described(&args.name, &queue);
-                data["store_id"] = store_id(store);
-                return Ok((verdict, json(&data)));
-            }
-            if queue.holders.is_empty() && queue.waiters.is_empty() {
-                say_what_ends_so(store, &args.name).await;
-                return Ok((verdict, format!("{:?} at {at}: free\n", args.name)));
-            }
-            let mut table = Table::new(["", "LABEL", "MODE", "TOKEN", "SINCE"]);
-            for entry in &queue.holders {
-                table.row([
-                    "holds".into(),
-                    holder(entry),
-                    mode(entry),
-                    token(entry),
-                    since(entry),
-                ]);
-            }
-            for (place, entry) in queue.waiters.iter().enumerate() {
-                table.row([
-                    format!("waits {}", place + 1),
-                    holder(entry),
-                    mode(entry),
-                    "-".into(),
-                    since(entry),
-                ]);
-            }
-            let taken = taken(&queue.holders).map_or_else(String::new, |(n, of)| {
-                format!(": {n} of {of} permits are taken")
-            });
-            Ok((
-                verdict,
-                format!("{:?} at {at}{taken}\n{}", args.name, shown(table)),
-            ))
-        },
-    )
+    on(StoreUrl::existing(&args.store), async |store, at| {
+        let queue = store.lock(&args.name).inspect().await?;
+        let verdict = if queue.holders.is_empty() { NO } else { YES };
+        if args.json {
+            let mut data = described(&args.name, &queue);
+            data["store_id"] = store_id(store);
+            return Ok((verdict, json(&data)));
+        }
+        if queue.holders.is_empty() && queue.waiters.is_empty() {
+            say_what_ends_so(store, &args.name).await;
+            return Ok((verdict, format!("{:?} at {at}: free\n", args.name)));
+        }
+        let mut table = Table::new(["", "LABEL", "MODE", "TOKEN", "SINCE"]);
+        for entry in &queue.holders {
+            table.row([
+                "holds".into(),
+                holder(entry),
+                mode(entry),
+                token(entry),
+                since(entry),
+            ]);
+        }
+        for (place, entry) in queue.waiters.iter().enumerate() {
+            table.row([
+                format!("waits {}", place + 1),
+                holder(entry),
+                mode(entry),
+                "-".into(),
+                since(entry),
+            ]);
+        }
+        let taken = taken(&queue.holders).map_or_else(String::new, |(n, of)| {
+            format!(": {n} of {of} permits are taken")
+        });
+        Ok((
+            verdict,
+            format!("{:?} at {at}{taken}\n{}", args.name, shown(table)),
+        ))
+    })
     .await
 }
 
@@ -137,41 +134,39 @@ fn ends_with_part(longer: &str, name: &str) -> bool {
 }
 
 pub(crate) async fn evict(args: Break) -> io::Result<Exit> {
-    on(
-        StoreUrl::existing(args.store.url.as_deref()),
-        async |store, at| {
-            let name = &args.name;
-            let token = args.token();
-            let ended = store.evict(name, FencingToken::new(token)).await?;
-            let verdict = if ended { YES } else { NO };
-            if args.json {
-                return Ok((
-                    verdict,
-                    json(&json!({ "name": name, "token": token, "ended": ended })),
-                ));
-            }
-            let hold = format!("hold with token {token}");
-            let what = if ended {
-                format!("the {hold} was ended")
-            } else {
-                format!("there is no {hold}")
-            };
-            Ok((verdict, format!("{name:?} at {at}: {what}\n")))
-        },
-    )
+    on(StoreUrl::existing(&args.store), async |store, at| {
+        let name = &args.name;
+        let token = args.token();
+        let ended = store.evict(name, FencingToken::new(token)).await?;
+        let verdict = if ended { YES } else { NO };
+        if args.json {
+            return Ok((
+                verdict,
+                json(&json!({ "name": name, "token": token, "ended": ended })),
+            ));
+        }
+        let hold = format!("hold with token {token}");
+        let what = if ended {
+            format!("the {hold} was ended")
+        } else {
+            format!("there is no {hold}")
+        };
+        Ok((verdict, format!("{name:?} at {at}: {what}\n")))
+    })
     .await
 }
 
 pub(crate) async fn guarantees(args: Guarantees) -> io::Result<Exit> {
-    let url = args.of.or(args.store.url);
-    if let Some((kind, form)) = url.as_deref().and_then(store_url::kind) {
+    let mut store = args.store;
+    store.url = args.of.or(store.url);
+    if let Some((kind, form)) = store.url.as_deref().and_then(store_url::kind) {
         return Ok(exit::bad_usage(format_args!(
             "{kind} is a kind of store. What one guarantees depends on its server and its settings, which are asked: name it, as in {form}. \
              What each kind promises is in {}/blob/main/docs/guarantees.md",
             env!("CARGO_PKG_REPOSITORY")
         )));
     }
-    on(StoreUrl::any(url.as_deref()), async |store, at| {
+    on(StoreUrl::any(&store), async |store, at| {
         let g = store.guarantees();
         if args.json {
             let mut data = json!(g);

@@ -9,7 +9,7 @@ use leasehold::backend::{Clock, Mode, Moment};
 use leasehold::{Guard, Lock, Store};
 use tokio::runtime::Builder;
 
-use crate::args::{ProgramArgs, Run, StoreArg};
+use crate::args::{ProgramArgs, Run};
 use crate::exit::{self, Exit};
 use crate::guardian::Guardian;
 use crate::held::{self, Terms};
@@ -21,7 +21,7 @@ use crate::retry::{open_within, outage_at_the_start, until_answered};
 use crate::run_outcome::RunOutcome;
 use crate::runtime::in_runtime;
 use crate::signals::{Inherited, Signals};
-use crate::store_url::StoreUrl;
+use crate::store_url::{StoreArg, StoreUrl};
 use crate::waiting::{self, Wait};
 
 pub(crate) fn main(args: &Run) -> Exit {
@@ -61,7 +61,7 @@ pub(crate) fn reported(
     report: Option<File>,
     run: impl AsyncFnOnce(&StoreUrl, &Signals, &Guardian) -> Result<RunOutcome, RunOutcome>,
 ) -> Exit {
-    let url = StoreUrl::choose(store.url.as_deref());
+    let url = StoreUrl::choose(store);
     let shown = url
         .as_ref()
         .map_or_else(|_| String::new(), StoreUrl::to_string);

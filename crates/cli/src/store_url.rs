@@ -1,15 +1,40 @@
-//! Chooses the store: `--store`, `$LEASEHOLD_STORE`, or a file of this user. Its URL is only ever
-//! shown without credentials.
+//! Chooses the store: `--store`, `--store-file`, their variables, or a file of this user. Its URL is
+//! only ever shown without credentials.
 
 use std::env;
 use std::fmt;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read;
+use std::net::Ipv6Addr;
+use std::path::{Path, PathBuf};
 
+use clap::ValueHint;
 use leasehold::{Error, ErrorKind};
 use leasehold_net::Address;
 
 /// The environment variable that names the store.
 pub(crate) const VARIABLE: &str = "LEASEHOLD_STORE";
+/// The environment variable that names the file with the URL of the store.
+pub(crate) const FILE_VARIABLE: &str = "LEASEHOLD_STORE_FILE";
+
+/// The greatest size of such a file in bytes.
+const MOST: u64 = 64 << 10;
+
+/// Which store.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StoreArg {
+    /// The store: sqlite:///PATH, postgres://USER@HOST[:PORT]/DATABASE, redis://HOST[:PORT][/DB],
+    /// redis+sentinel://SENTINEL,…/MASTER[/DB], redis+cluster://HOST,…, redlock://HOST,HOST,HOST, etcd://HOST,…,
+    /// zookeeper://HOST,…[/PATH], or "bridge+URL URL" for two of them during a move. An s behind the scheme asks for TLS
+    /// [default: $LEASEHOLD_STORE, or the file leasehold/locks.db in $XDG_STATE_HOME or ~/.local/state].
+    ///
+    /// Put a URL with a password into $LEASEHOLD_STORE, or into a file: other users can read the arguments of a process.
+    #[arg(long = "store", value_name = "URL")]
+    pub(crate) url: Option<String>,
+    /// A file with the URL of the store as its one line, such as a mounted secret [default: $LEASEHOLD_STORE_FILE].
+    #[arg(long = "store-file", value_name = "FILE", conflicts_with = "url", value_hint = ValueHint::FilePath)]
+    pub(crate) file: Option<PathBuf>,
+}
 
 /// The prefix of a bridge's URL, before the URLs of its two stores.
 const BRIDGE: &str = "bridge+";
@@ -74,10 +99,12 @@ pub(crate) struct StoreUrl {
 }
 
 /// The source of the URL.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 enum Origin {
     Argument,
     Variable,
+    /// A file with the URL.
+    File(PathBuf),
     #[cfg_attr(
         not(feature = "sqlite"),
         allow(dead_code, reason = "there is no default without files")
@@ -91,27 +118,42 @@ impl StoreUrl {
     }
 
     fn from(origin: Origin, url: impl AsRef<str>) -> StoreUrl {
-        StoreUrl {
-            url: url.as_ref().trim().to_owned(),
-            origin,
-        }
+        let url = url.as_ref().trim();
+        let url = match url.split_once("://") {
+            Some((scheme, rest)) if is_scheme(scheme) => {
+                format!("{}://{rest}", scheme.to_ascii_lowercase())
+            }
+            _ => url.to_owned(),
+        };
+        StoreUrl { url, origin }
     }
 
     /// The store of a command that shares locks with other processes.
-    pub(crate) fn choose(option: Option<&str>) -> Result<StoreUrl, String> {
-        let url = StoreUrl::any(option)?;
-        if url.parts().iter().any(|part| part.starts_with("memory:")) {
+    pub(crate) fn choose(option: &StoreArg) -> Result<StoreUrl, String> {
+        StoreUrl::any(option)?.shared()
+    }
+
+    /// The store of a command that only reads.
+    pub(crate) fn existing(option: &StoreArg) -> Result<StoreUrl, String> {
+        StoreUrl::choose(option)?.present()
+    }
+
+    /// Refuses a store that no other process would see.
+    fn shared(self) -> Result<StoreUrl, String> {
+        let is_private = |part: &&str| StoreUrl::new(part).url.starts_with("memory:");
+        if self.parts().iter().any(is_private) {
             return Err(
                 "memory:// lives in one process: no other process would see the lock".into(),
             );
         }
-        Ok(url)
+        Ok(self)
     }
 
-    /// The store of a command that only reads. If it is a named file that does not exist, the name
-    /// is wrong. The default file may be missing, since nothing was locked yet, and is made.
-    pub(crate) fn existing(option: Option<&str>) -> Result<StoreUrl, String> {
-        let url = StoreUrl::choose(option)?;
+    /// Refuses the name of a store that has to exist and does not. If it is a named file that does
+    /// not exist, the name is wrong. The default file may be missing, since nothing was locked yet,
+    /// and is made.
+    pub(crate) fn present(self) -> Result<StoreUrl, String> {
+        let url = self.shared()?;
         match url.file() {
             Some(file) if url.origin != Origin::Default && !file.exists() => {
                 Err(format!("{}: there is no such file", url.named()))
@@ -121,15 +163,76 @@ impl StoreUrl {
     }
 
     /// The store of this command, of any kind.
-    pub(crate) fn any(option: Option<&str>) -> Result<StoreUrl, String> {
-        if let Some(url) = option {
+    pub(crate) fn any(option: &StoreArg) -> Result<StoreUrl, String> {
+        if let Some(url) = &option.url {
             return Ok(StoreUrl::new(url));
         }
-        match env::var(VARIABLE) {
-            Ok(url) if !url.is_empty() => Ok(StoreUrl::from(Origin::Variable, url)),
-            Ok(_) | Err(env::VarError::NotPresent) => default_store(),
-            Err(env::VarError::NotUnicode(_)) => Err(format!("{VARIABLE} is not UTF-8")),
+        if let Some(file) = &option.file {
+            return StoreUrl::in_file(file);
         }
+        let by_variable = match env::var(VARIABLE) {
+            Ok(url) if !url.is_empty() => Some(StoreUrl::from(Origin::Variable, url)),
+            Ok(_) | Err(env::VarError::NotPresent) => None,
+            Err(env::VarError::NotUnicode(_)) => return Err(format!("{VARIABLE} is not UTF-8")),
+        };
+        let file = env::var_os(FILE_VARIABLE).filter(|file| !file.is_empty());
+        let by_file = file.map(|file| StoreUrl::in_file(Path::new(&file)));
+        match (by_variable, by_file.transpose()?) {
+            // A program under a lock has both: the URL that it is given lacks the credentials.
+            (Some(url), Some(whole)) if url.url == whole.for_program() => Ok(whole),
+            (Some(_), Some(_)) => Err(format!(
+                "{VARIABLE} and {FILE_VARIABLE} name different stores: unset one of them"
+            )),
+            (Some(url), None) | (None, Some(url)) => Ok(url),
+            (None, None) => default_store(),
+        }
+    }
+
+    /// The store whose URL is the one line of this file.
+    fn in_file(path: &Path) -> Result<StoreUrl, String> {
+        let shown = path.display();
+        let cannot = |why: &dyn fmt::Display| {
+            format!("the file with the store's URL, {shown}, cannot be read: {why}")
+        };
+        // Opening a pipe may never end.
+        if !path.metadata().map_err(|e| cannot(&e))?.is_file() {
+            return Err(cannot(&"it is no file"));
+        }
+        let mut url = String::new();
+        let file = File::open(path).map_err(|e| cannot(&e))?;
+        let read = file.take(MOST + 1).read_to_string(&mut url);
+        if read.map_err(|e| cannot(&e))? as u64 > MOST {
+            return Err(cannot(&"it is too large"));
+        }
+        // Editors of Windows begin a file with a mark.
+        match url.trim_start_matches('\u{feff}').trim() {
+            "" => Err(format!(
+                "the file with the store's URL, {shown}, is empty: its one line is the URL"
+            )),
+            url if url.contains(['\n', '\r']) => Err(format!(
+                "the file with the store's URL, {shown}, has several lines: its one line is the URL"
+            )),
+            url => {
+                // The program may be in another folder.
+                let path = std::path::absolute(path).map_err(|e| cannot(&e))?;
+                Ok(StoreUrl::from(Origin::File(path), url))
+            }
+        }
+    }
+
+    /// The variables of a program under a lock that name the store: its URL without credentials,
+    /// and the file with all of it, if there is one.
+    pub(crate) fn variables(&self) -> Vec<(String, String)> {
+        let mut variables = vec![(VARIABLE.to_owned(), self.for_program())];
+        let file = match &self.origin {
+            // A path that is no text cannot be handed on.
+            Origin::File(path) => path.to_str().unwrap_or_default(),
+            _ if env::var_os(FILE_VARIABLE).is_none() => return variables,
+            // It names another store.
+            _ => "",
+        };
+        variables.push((FILE_VARIABLE.to_owned(), file.to_owned()));
+        variables
     }
 
     /// The URL with credentials, for connecting and for nothing else.
@@ -138,17 +241,55 @@ impl StoreUrl {
     }
 
     /// The URL for the program's environment, without credentials and without the parameters that
-    /// may not be shown, so that a command inside of the program can use the rest.
+    /// may not be shown, so that a command inside of the program can use the rest. It names the
+    /// same database, or is refused.
     pub(crate) fn for_program(&self) -> String {
-        let shown = self.to_string();
-        let parts: Vec<String> = shown.split(' ').map(without_hidden_parameters).collect();
-        parts.join(" ")
+        if self.url.starts_with(BRIDGE) {
+            return match self.pair() {
+                Some([old, new]) => {
+                    format!("{BRIDGE}{} {}", old.for_program(), new.for_program())
+                }
+                None => self.to_string(),
+            };
+        }
+        let shown = without_hidden_parameters(&self.to_string());
+        let Some(database) = self.unwritten_database() else {
+            return shown;
+        };
+        let (before, query) = match shown.split_once('?') {
+            Some((before, query)) => (before, format!("?{query}")),
+            None => (&*shown, String::new()),
+        };
+        let Some((scheme, hosts)) = before.split_once("://") else {
+            return shown;
+        };
+        let hosts = hosts.strip_suffix('/').unwrap_or(hosts);
+        format!("{scheme}://{hosts}/{database}{query}")
+    }
+
+    /// The database of a URL of PostgreSQL that names none, in the form of a URL: that of its user,
+    /// who is hidden, or of the environment.
+    #[cfg(feature = "postgres")]
+    fn unwritten_database(&self) -> Option<String> {
+        let mut address = Address::parse_libpq(&self.url, 0).ok()?;
+        if !address.path.is_empty() || address.take("dbname").is_some() {
+            return None;
+        }
+        let config = leasehold::postgres::Config::from_url(&self.url).ok()?;
+        let is_special = |c: char| !c.is_alphanumeric() && !"-._".contains(c);
+        Some(leasehold::backend::escape(config.database(), is_special))
+    }
+
+    #[cfg(not(feature = "postgres"))]
+    fn unwritten_database(&self) -> Option<String> {
+        None
     }
 
     /// The store for errors: its URL, and the source of the URL if that is not the command line.
     pub(crate) fn named(&self) -> String {
-        match self.origin {
+        match &self.origin {
             Origin::Argument => self.to_string(),
+            Origin::File(path) => format!("{self} (from the file {})", path.display()),
             Origin::Variable => format!("{self} (from {VARIABLE})"),
             Origin::Default => format!("{self} (the default)"),
         }
@@ -175,21 +316,8 @@ impl StoreUrl {
                 let what = "this build has no TLS for it; use a local tunnel (stunnel, ssh -L)";
                 Err(Error::new(ErrorKind::Unsupported, what))
             }
-            Some(_) => Ok(()),
-            None if !is_scheme(scheme) => Err(Error::new(
-                ErrorKind::Invalid,
-                "a URL begins with its scheme, as in redis://host",
-            )),
-            None => {
-                // A store in memory is of no use to a command.
-                let known = SCHEMES.iter().map(|known| known.name);
-                let known: Vec<&str> = known.filter(|name| *name != "memory").collect();
-                let what = format!(
-                    "unknown scheme {scheme:?}; the known ones are {}, and {BRIDGE}URL URL of two of them",
-                    known.join(", ")
-                );
-                Err(Error::new(ErrorKind::Invalid, what))
-            }
+            // The library names the schemes that there are.
+            _ => Ok(()),
         }
     }
 
@@ -199,6 +327,16 @@ impl StoreUrl {
             || vec![&*self.url],
             |urls| urls.split_whitespace().collect(),
         )
+    }
+
+    /// The two stores of a bridge. A password may contain a space, so that there seem to be more.
+    fn pair(&self) -> Option<[StoreUrl; 2]> {
+        match self.parts()[..] {
+            [old, new] if old.contains("://") && new.contains("://") => {
+                Some([StoreUrl::new(old), StoreUrl::new(new)])
+            }
+            _ => None,
+        }
     }
 
     /// The file that the URL names, if it is the URL of a file and can be parsed.
@@ -221,7 +359,7 @@ impl StoreUrl {
     }
 }
 
-fn make_private(folder: &std::path::Path) -> Result<(), Error> {
+fn make_private(folder: &Path) -> Result<(), Error> {
     use std::os::unix::fs::DirBuilderExt;
     let made = std::fs::DirBuilder::new()
         .recursive(true)
@@ -271,12 +409,9 @@ fn default_store() -> Result<StoreUrl, String> {
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.url.starts_with(BRIDGE) {
-            return match self.parts()[..] {
-                [old, new] if old.contains("://") && new.contains("://") => {
-                    write!(f, "{BRIDGE}{} {}", StoreUrl::new(old), StoreUrl::new(new))
-                }
-                // A password may contain a space.
-                _ => write!(f, "{BRIDGE}…"),
+            return match self.pair() {
+                Some([old, new]) => write!(f, "{BRIDGE}{old} {new}"),
+                None => write!(f, "{BRIDGE}…"),
             };
         }
         let (scheme, rest) = self
@@ -285,7 +420,8 @@ impl fmt::Display for StoreUrl {
             .map_or(("", &*self.url), |(scheme, rest)| (scheme, rest));
         // If this is no scheme, credentials were written before it.
         let scheme = if is_scheme(scheme) { scheme } else { "…" };
-        if scheme == "sqlite" && rest.starts_with('/') {
+        let is_path = ["sqlite", "unix", "redis+unix", "redis+socket"].contains(&scheme);
+        if is_path && rest.starts_with('/') {
             // The rest is a path, and nothing else.
             return f.write_str(&without_unknown_parameters(&self.url));
         }
@@ -310,12 +446,39 @@ impl fmt::Display for StoreUrl {
 
 fn is_scheme(text: &str) -> bool {
     text.bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'+')
+        .all(|byte| byte.is_ascii_alphanumeric() || b"+-".contains(&byte))
 }
 
-/// Parameters of stores that contain no secret. `listen` of PostgreSQL may be a URL with a password.
-const KNOWN: [&str; 12] = [
+/// Parameters of stores that contain no secret, among them all that choose the database or its TLS.
+/// `listen` of PostgreSQL may be a URL with a password.
+const KNOWN: [&str; 38] = [
+    "database=",
+    "virtual_host=",
+    "ssl=",
+    "ssl_check_hostname=",
+    "master=",
+    "masterName=",
+    "store=",
     "timeout=",
+    "host=",
+    "port=",
+    "dbname=",
+    "application_name=",
+    "channel_binding=",
+    "connect_timeout=",
+    "keepalives=",
+    "keepalives_idle=",
+    "keepalives_interval=",
+    "keepalives_count=",
+    "tcp_user_timeout=",
+    "pgbouncer=",
+    "connection_limit=",
+    "pool_timeout=",
+    "service=",
+    "ssl_cert_reqs=",
+    "ssl_ca_certs=",
+    "sentinelMasterId=",
+    "db=",
     "prefix=",
     "ca=",
     "cert=",
@@ -329,24 +492,48 @@ const KNOWN: [&str; 12] = [
     "target_session_attrs=",
 ];
 
-/// Hides the parameters that no store has: such a one may be a password.
+/// Returns whether a value may have a secret in it, as a URL in the place of a name has: `%40` is `@`,
+/// `%3A` is `:`, and `%3D` is `=`.
+fn is_suspicious(value: &str) -> bool {
+    let value = value.to_ascii_uppercase();
+    let may_be_a_place = |part: &str| {
+        let is_folder = part.starts_with('/') || part.starts_with("%2F");
+        is_folder
+            || part.parse::<Ipv6Addr>().is_ok()
+            || ![":", "%3A"].iter().any(|it| part.contains(it))
+    };
+    ["@", "%40", "=", "%3D"].iter().any(|it| value.contains(it))
+        || !value.split(',').all(may_be_a_place)
+}
+
+/// Hides the parameters that no store has: such a one may be a password. Of one that chooses the
+/// database the name stays, so that the URL names no other database, and is refused.
 fn without_unknown_parameters(url: &str) -> String {
     let Some((before, query)) = url.split_once('?') else {
         return url.into();
     };
-    let is_known =
-        |pair: &str| pair == "listen=off" || KNOWN.iter().any(|key| pair.starts_with(key));
-    let shown: Vec<&str> = query
-        .split('&')
-        .map(|pair| if is_known(pair) { pair } else { "…" })
-        .collect();
+    let shown = |pair: &str| {
+        let known = KNOWN.iter().find(|key| pair.starts_with(**key)).copied();
+        match known {
+            _ if pair == "listen=off" => pair.to_owned(),
+            // Any text may begin the names of keys.
+            Some("prefix=") => pair.to_owned(),
+            Some(key) if !is_suspicious(&pair[key.len()..]) => pair.to_owned(),
+            None | Some("application_name=") => "…".to_owned(),
+            Some(key) => format!("{key}…"),
+        }
+    };
+    let shown: Vec<String> = query.split('&').map(shown).collect();
     format!("{before}?{}", shown.join("&"))
 }
 
 /// Returns whether this is the rest of a URL as it is shown, with something left out.
 fn is_as_shown(rest: &str) -> bool {
     let (_, query) = rest.split_once('?').unwrap_or_default();
-    rest == "…" || query.split('&').any(|pair| pair == "…")
+    rest == "…"
+        || query
+            .split('&')
+            .any(|pair| pair == "…" || pair.ends_with("=…"))
 }
 
 /// Removes the parameters that are hidden in a shown URL.
@@ -437,6 +624,24 @@ mod tests {
                 "bridge+redis://:s3cret redis://h?pass=s3cret",
                 "bridge+redis://… redis://h?…",
             ),
+            (
+                "redis+unix:///run/a@b.sock?pass=s3cret",
+                "redis+unix:///run/a@b.sock?…",
+            ),
+            (
+                "postgres://h?dbname=postgres://u:s3cret%40h/x&timeout=9",
+                "postgres://h?dbname=…&timeout=9",
+            ),
+            ("postgres://h?host=u:s3cret%40h", "postgres://h?host=…"),
+            (
+                "postgres://h?service=password%3ds3cret",
+                "postgres://h?service=…",
+            ),
+            ("postgres://h?application_name=s3:cret", "postgres://h?…"),
+            (
+                "postgres://?host=/cloudsql/a:b,::1&port=1,2",
+                "postgres://?host=/cloudsql/a:b,::1&port=1,2",
+            ),
             ("bridge+redis://:s3 cret", "bridge+…"),
             ("bridge+redis://:s3 cret@a redis://b", "bridge+…"),
             (
@@ -464,18 +669,82 @@ mod tests {
                 "bridge+redis://a etcd://b/ns",
             ),
             ("sqlite:///a b/c.db", "sqlite:///a b/c.db"),
+            ("redis://h?database=3", "redis://h?database=3"),
+            (
+                "redis+unix:///x?virtual_host=2&password=s3cret",
+                "redis+unix:///x?virtual_host=2",
+            ),
+            (
+                "rediss://h?ssl_check_hostname=false&ca=/a.pem",
+                "rediss://h?ssl_check_hostname=false&ca=/a.pem",
+            ),
+            (
+                "redis-sentinel://a,b/3?master=m",
+                "redis-sentinel://a,b/3?master=m",
+            ),
+            (
+                "postgres://me:s3cret@h/db?ssl=verify-full",
+                "postgres://h/db?ssl=verify-full",
+            ),
+            (
+                "postgres://h/db?store=postgres-1",
+                "postgres://h/db?store=postgres-1",
+            ),
         ] {
             let given_url = StoreUrl::new(url).for_program();
             assert_eq!(given_url, given);
             assert!(StoreUrl::new(&given_url).check().is_ok(), "{given_url}");
         }
+        let hidden = StoreUrl::new("postgres://h?dbname=x:s3cret").for_program();
         for shown in [
+            &*hidden,
             "redis://…",
             "postgres://h/db?…",
             "bridge+redis://a redis://…",
         ] {
             let refused = StoreUrl::new(shown).check().unwrap_err().to_string();
             assert!(refused.contains("without credentials"), "{refused}");
+        }
+    }
+
+    /// Otherwise the command inside of the program would be in the database of another user.
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn the_program_gets_the_database_of_the_user_that_is_hidden() {
+        for (url, given) in [
+            ("postgres://alice:s3cret@h", "postgres://h/alice"),
+            (
+                "postgres://a%23b@h/?timeout=250",
+                "postgres://h/a%23b?timeout=250",
+            ),
+            (
+                "postgresql+psycopg://h?user=bob",
+                "postgresql+psycopg://h/bob",
+            ),
+            (
+                "postgres://alice@/?host=/run/x",
+                "postgres:///alice?host=/run/x",
+            ),
+            ("postgres://alice@h/db", "postgres://h/db"),
+            ("postgres://alice@h?dbname=db", "postgres://h?dbname=db"),
+            (
+                "bridge+postgres://alice:s3cret@h redis://r",
+                "bridge+postgres://h/alice redis://r",
+            ),
+        ] {
+            assert_eq!(StoreUrl::new(url).for_program(), given);
+        }
+    }
+
+    #[test]
+    fn a_store_of_one_process_is_refused_in_any_case() {
+        for url in [
+            "memory://",
+            "MEMORY://",
+            "bridge+MEMORY:// redis://h",
+            "bridge+redis://h Memory://",
+        ] {
+            assert!(StoreUrl::new(url).shared().is_err(), "{url}");
         }
     }
 

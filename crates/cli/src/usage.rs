@@ -149,7 +149,7 @@ fn shown(word: &OsString) -> OsString {
         return word.clone();
     };
     let scheme = before
-        .trim_end_matches(|c: char| c.is_ascii_alphanumeric() || c == '+')
+        .trim_end_matches(|c: char| c.is_ascii_alphanumeric() || "+-".contains(c))
         .len();
     // Credentials may have been written before the scheme.
     let scheme = if before[..scheme].contains('@') {

@@ -46,6 +46,8 @@ pub struct Address {
 
 /// One server. It displays as `host:port`, with an IPv6 address in brackets.
 ///
+/// On PostgreSQL it may be the folder of a Unix socket, whose name begins with `/`.
+///
 /// # Examples
 ///
 /// ```
@@ -56,10 +58,41 @@ pub struct Address {
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Host {
-    /// A name or an address, without brackets.
+    /// A name or an address, without brackets; or the folder of a Unix socket.
     pub name: String,
     /// From 1 to 65535.
     pub port: u16,
+}
+
+/// The rules by which the part of a URL between its scheme and its path is read.
+#[derive(Clone, Copy)]
+enum Grammar {
+    /// At least one host, and no user without a password.
+    Strict,
+    /// Those of PostgreSQL's libpq.
+    Libpq,
+}
+
+/// The drivers of Python's SQLAlchemy for PostgreSQL, in whose URLs they stand behind the scheme.
+const DRIVERS: [&str; 8] = [
+    "psycopg",
+    "psycopg2",
+    "psycopg2cffi",
+    "asyncpg",
+    "pg8000",
+    "aiopg",
+    "pygresql",
+    "pypostgresql",
+];
+
+/// The part of a URL behind `scheme://`, if it begins so, in any case of its letters.
+fn behind<'a>(url: &'a str, scheme: &str) -> Option<&'a str> {
+    let (begin, rest) = url.split_once("://")?;
+    begin.eq_ignore_ascii_case(scheme).then_some(rest)
+}
+
+fn malformed() -> Error {
+    invalid("a host is missing or malformed")
 }
 
 fn invalid(what: impl fmt::Display) -> Error {
@@ -67,41 +100,48 @@ fn invalid(what: impl fmt::Display) -> Error {
 }
 
 impl Address {
-    /// Reads a URL of this scheme.
+    /// Reads a URL of this scheme, in any case of its letters.
     ///
     /// # Errors
     ///
     /// [`Invalid`](ErrorKind::Invalid), with the part that is wrong, and without
     /// credentials.
     pub fn parse(url: &str, scheme: &str, default_port: u16) -> Result<Address> {
-        let rest = url
-            .strip_prefix(scheme)
-            .and_then(|rest| rest.strip_prefix("://"));
-        Address::read(
-            rest.ok_or_else(|| invalid(format_args!("it does not begin with {scheme}://")))?,
-            default_port,
-        )
+        let rest = behind(url, scheme)
+            .ok_or_else(|| invalid(format_args!("it does not begin with {scheme}://")))?;
+        Address::read(rest, default_port, Grammar::Strict)
     }
 
-    /// Reads a URL of this scheme, in which a user may stand without a password: `scheme://user@host`.
+    /// Reads a URL of PostgreSQL by the rules of libpq: a user may stand without a password, there
+    /// may be no host, and a host may be percent-encoded, as the folder of a Unix socket is. A
+    /// driver of Python's SQLAlchemy may stand behind the scheme (`postgresql+psycopg://`), and
+    /// nothing else may.
     ///
     /// # Errors
     ///
     /// As [`parse`](Address::parse).
-    pub fn parse_with_user(url: &str, scheme: &str, default_port: u16) -> Result<Address> {
-        let named = |rest: &str| {
-            let authority = rest.split(['/', '?']).next().unwrap_or_default();
-            let (user, _) = authority.rsplit_once('@')?;
-            (!user.contains(':')).then_some(user.len())
+    pub fn parse_libpq(url: &str, default_port: u16) -> Result<Address> {
+        let (scheme, rest) = url.split_once("://").unwrap_or_default();
+        let (kind, driver) = match scheme.split_once('+') {
+            Some((kind, driver)) => (kind, Some(driver)),
+            None => (scheme, None),
         };
-        let begin = scheme.len() + "://".len();
-        let Some(user) = url.get(begin..).and_then(named) else {
-            return Address::parse(url, scheme, default_port);
-        };
-        let (before, behind) = url.split_at(begin + user);
-        let mut address = Address::parse(&format!("{before}:{behind}"), scheme, default_port)?;
-        address.password = None;
-        Ok(address)
+        if kind.to_ascii_lowercase().starts_with("jdbc:") {
+            return Err(invalid(
+                "jdbc: is left out, and user and password stand before the host: postgresql://user:password@host/database",
+            ));
+        }
+        let known = ["postgres", "postgresql"];
+        if !known.iter().any(|known| known.eq_ignore_ascii_case(kind)) {
+            return Err(invalid("it does not begin with postgres://"));
+        }
+        let is_driver = |it: &str| DRIVERS.iter().any(|known| known.eq_ignore_ascii_case(it));
+        if driver.is_some_and(|driver| !is_driver(driver)) {
+            return Err(invalid(
+                "behind postgresql+ stands a driver of SQLAlchemy, such as psycopg, and nothing else: write postgresql://, with sslmode=verify-full for TLS",
+            ));
+        }
+        Address::read(rest, default_port, Grammar::Libpq)
     }
 
     /// Reads a URL of this scheme, or of the scheme with an `s` behind it, which asks for
@@ -111,20 +151,17 @@ impl Address {
     ///
     /// As [`parse`](Address::parse).
     pub fn parse_tls(url: &str, scheme: &str, default_port: u16, tls_port: u16) -> Result<Address> {
-        let secure = url
-            .strip_prefix(scheme)
-            .and_then(|rest| rest.strip_prefix("s://"));
-        let Some(rest) = secure else {
+        let Some(rest) = behind(url, &format!("{scheme}s")) else {
             return Address::parse(url, scheme, default_port);
         };
         Ok(Address {
             tls: true,
-            ..Address::read(rest, tls_port)?
+            ..Address::read(rest, tls_port, Grammar::Strict)?
         })
     }
 
     /// Reads the part of a URL behind the scheme.
-    fn read(rest: &str, default_port: u16) -> Result<Address> {
+    fn read(rest: &str, default_port: u16, grammar: Grammar) -> Result<Address> {
         if rest.contains('#') {
             return Err(invalid(
                 "a fragment (#…) means nothing here; # itself is written %23",
@@ -146,23 +183,36 @@ impl Address {
         let mut user = None;
         let mut password = None;
         if let Some(credentials) = credentials {
-            let (name, secret) = credentials.split_once(':').ok_or_else(|| {
-                invalid("a user without a password (a password alone is written :password@)")
-            })?;
+            let (name, secret) = match (credentials.split_once(':'), grammar) {
+                (Some((name, "")), Grammar::Libpq) => (name, None),
+                (Some((name, secret)), _) => (name, Some(secret)),
+                (None, Grammar::Libpq) => (credentials, None),
+                (None, Grammar::Strict) => {
+                    return Err(invalid(
+                        "a user without a password (a password alone is written :password@)",
+                    ));
+                }
+            };
             user = Some(decoded(name, "the user")?).filter(|name| !name.is_empty());
-            password = Some(decoded(secret, "the password")?);
+            password = secret
+                .map(|secret| decoded(secret, "the password"))
+                .transpose()?;
         }
         let parameter = |pair: &str| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             Ok((decoded(key, "a parameter")?, decoded(value, "a parameter")?))
         };
+        let hosts = match grammar {
+            Grammar::Libpq if hosts.is_empty() => Vec::new(),
+            _ => hosts
+                .split(',')
+                .map(|host| Host::read(host, default_port, grammar))
+                .collect::<Result<_>>()?,
+        };
         Ok(Address {
             user,
             password,
-            hosts: hosts
-                .split(',')
-                .map(|host| Host::parse(host, default_port))
-                .collect::<Result<_>>()?,
+            hosts,
             path: decoded(path.strip_suffix('/').unwrap_or(path), "the path")?,
             tls: false,
             parameters: query
@@ -224,6 +274,12 @@ impl Address {
         Some(self.parameters.remove(at).1)
     }
 
+    /// Gives a parameter of another client the name that it has here.
+    pub fn rename(&mut self, theirs: &str, ours: &str) {
+        let theirs = self.parameters.iter_mut().filter(|(key, _)| key == theirs);
+        theirs.for_each(|(key, _)| ours.clone_into(key));
+    }
+
     /// Refuses parameters that were not taken.
     ///
     /// # Errors
@@ -233,7 +289,7 @@ impl Address {
     pub fn done(&self) -> Result<()> {
         match self.parameters.first() {
             Some((key, _)) => Err(invalid(format_args!(
-                "the parameter {key:?} is unknown, or given twice"
+                "the parameter {key:?} is unknown, or given twice: leave it out"
             ))),
             None => Ok(()),
         }
@@ -248,6 +304,36 @@ impl Host {
     /// [`Invalid`](ErrorKind::Invalid) for a malformed host, or for a port that is no number
     /// from 1 to 65535.
     pub fn parse(text: &str, default_port: u16) -> Result<Host> {
+        Host::read(text, default_port, Grammar::Strict)
+    }
+
+    /// The host of a name, an address without brackets, or the folder of a Unix socket.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](ErrorKind::Invalid) for a malformed name.
+    pub fn named(name: &str, port: u16) -> Result<Host> {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
+        let good = match name.strip_prefix('/') {
+            Some(folder) => !folder.contains('\0'),
+            None if name.contains(':') => name.parse::<Ipv6Addr>().is_ok(),
+            None => !name.is_empty() && name.bytes().all(plain),
+        };
+        if !good {
+            return Err(malformed());
+        }
+        Ok(Host {
+            name: name.to_owned(),
+            port,
+        })
+    }
+
+    /// Returns whether this is the folder of a Unix socket.
+    pub fn is_socket(&self) -> bool {
+        self.name.starts_with('/')
+    }
+
+    fn read(text: &str, default_port: u16, grammar: Grammar) -> Result<Host> {
         let (name, port) = match text.strip_prefix('[').and_then(|v6| v6.split_once(']')) {
             Some((v6, "")) => (v6, None),
             Some((v6, port)) => (v6, Some(port.strip_prefix(':').unwrap_or_default())),
@@ -255,30 +341,27 @@ impl Host {
                 .split_once(':')
                 .map_or((text, None), |(name, port)| (name, Some(port))),
         };
-        let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
-        let good = if text.starts_with('[') {
-            name.parse::<Ipv6Addr>().is_ok()
-        } else {
-            !name.is_empty() && name.bytes().all(plain)
+        let name = match grammar {
+            Grammar::Libpq => decoded(name, "a host")?,
+            Grammar::Strict => name.to_owned(),
         };
-        if !good {
-            return Err(invalid("a host is missing or malformed"));
+        let is_socket = name.starts_with('/');
+        let is_v6 = name.contains(':') && !is_socket;
+        if text.starts_with('[') != is_v6 || is_socket && matches!(grammar, Grammar::Strict) {
+            return Err(malformed());
         }
         let port = port.map_or(Some(default_port), |port| {
             port.parse().ok().filter(|port| *port != 0)
         });
         let port = port.ok_or_else(|| invalid("a port is not a number from 1 to 65535"))?;
-        Ok(Host {
-            name: name.to_owned(),
-            port,
-        })
+        Host::named(&name, port)
     }
 }
 
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Host { name, port } = self;
-        if name.contains(':') {
+        if name.contains(':') && !self.is_socket() {
             write!(f, "[{name}]:{port}")
         } else {
             write!(f, "{name}:{port}")
@@ -354,10 +437,75 @@ mod tests {
             (read("redis://h").unwrap(), read("rediss://h").unwrap()),
             ((false, 6379), (true, 6380))
         );
+        assert_eq!(read("ReDiSS://h").unwrap(), (true, 6380));
         for bad in ["redisss://h", "rediss:/h", "etcds://h"] {
             assert!(read(bad).is_err(), "{bad}");
         }
         assert!(parse("rediss://h").is_err());
+    }
+
+    #[test]
+    fn libpq_knows_users_alone_and_sockets() {
+        let read = |url| Address::parse_libpq(url, 5432);
+        for (url, user, password, hosts) in [
+            ("postgres://me@h/db", Some("me"), None, &["h:5432"][..]),
+            (
+                "POSTGRESQL://me:@h:1,i/db",
+                Some("me"),
+                None,
+                &["h:1", "i:5432"],
+            ),
+            (
+                "postgresql+psycopg://:p%40@[::1]/db",
+                None,
+                Some("p@"),
+                &["[::1]:5432"],
+            ),
+            (
+                "postgres://me@there:p@h/db",
+                Some("me@there"),
+                Some("p"),
+                &["h:5432"],
+            ),
+            ("postgres:///db", None, None, &[]),
+            ("postgres://me@/db", Some("me"), None, &[]),
+            (
+                "postgres://%2Fcloudsql%2Fa%3Ab:7/db",
+                None,
+                None,
+                &["/cloudsql/a:b:7"],
+            ),
+        ] {
+            let address = read(url).unwrap();
+            assert_eq!(
+                (address.user.as_deref(), address.password.as_deref()),
+                (user, password)
+            );
+            let read: Vec<String> = address.hosts.iter().map(Host::to_string).collect();
+            assert_eq!(
+                (read, &*address.path),
+                (hosts.iter().map(ToString::to_string).collect(), "db"),
+                "{url}"
+            );
+        }
+        for driver in DRIVERS {
+            let url = format!("postgresql+{driver}://h/db");
+            assert!(Address::parse_libpq(&url, 5432).is_ok(), "{url}");
+        }
+        for bad in [
+            "redis://h",
+            "postgres:/h",
+            "postgres://a,/db",
+            "postgres://%00/db",
+            "postgres://a%3Ab/db",
+            "postgresql+tls://h/db",
+            "postgresql+://h/db",
+            "postgresql+psycopg+tls://h/db",
+        ] {
+            assert_eq!(read(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad}");
+        }
+        assert!(Host::named("/run/x", 1).unwrap().is_socket());
+        assert!(Host::parse("/run/x", 1).is_err() && !Host::parse("h", 1).unwrap().is_socket());
     }
 
     #[test]

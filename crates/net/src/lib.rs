@@ -26,6 +26,19 @@ pub use crate::race::race;
 #[cfg(feature = "tls")]
 pub use crate::tls::Tls;
 
+/// The part of a server's certificate that a client over TLS verifies. A user who chooses less than
+/// all of it is warned by the store.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Verified {
+    /// A trusted CA has signed it, and it is for the server's name.
+    #[default]
+    Name,
+    /// A trusted CA has signed it. It may be for any name.
+    Ca,
+    /// Nothing: whoever is in between may answer in the server's place.
+    Nothing,
+}
+
 /// The error of a store that is asked for TLS in a build without its feature `tls`. This crate may
 /// have that feature all the same, for another store of the program.
 pub fn tls_is_off() -> Error {

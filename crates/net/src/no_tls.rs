@@ -2,7 +2,7 @@
 
 use leasehold_core::Result;
 
-use crate::{Address, tls_is_off};
+use crate::{Address, Verified, tls_is_off};
 
 /// The settings of TLS: there are none, because the feature `tls` is off in this build.
 #[derive(Clone, Debug)]
@@ -19,6 +19,27 @@ impl Tls {
             true => Err(tls_is_off()),
             false => Ok(None),
         }
+    }
+
+    /// There are no settings that could verify less.
+    #[must_use]
+    pub fn verifying(self, _what: Verified) -> Tls {
+        match self {}
+    }
+
+    /// There are no settings that could verify less.
+    pub fn verified(&self) -> Verified {
+        match *self {}
+    }
+
+    /// There are no settings that could name a file.
+    pub fn has_ca_file(&self) -> bool {
+        match *self {}
+    }
+
+    /// There are no settings that could name a server.
+    pub fn has_server_name(&self) -> bool {
+        match *self {}
     }
 
     /// Makes no settings of these files.

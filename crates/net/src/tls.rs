@@ -1,10 +1,11 @@
 //! TLS for the connections of a store. [`Tls`] has the settings of a user (files, a name), `files`
-//! reads the files, `client` makes connections with them, and `error` says what went wrong and what
-//! to do. Nothing here falls back to plain text: there is a TLS connection, or an error.
+//! reads the files, `client` makes connections with them, `verifier` verifies less than all of a certificate if a user wants that, and
+//! `error` says what went wrong and what to do. Nothing here falls back to plain text: there is a TLS connection, or an error.
 
 mod client;
 mod error;
 mod files;
+mod verifier;
 
 use std::path::PathBuf;
 
@@ -13,13 +14,13 @@ use rustls::pki_types::ServerName;
 
 pub use self::client::{Client, install_provider};
 pub use self::files::Identity;
-use crate::{Address, tls_is_off};
+use crate::{Address, Verified, tls_is_off};
 
 /// The settings of TLS connections to a store: the CAs to trust, and the certificate to show.
 ///
 /// By default the server has to show a certificate for the host of the URL, signed by a CA that the
 /// operating system trusts (on Linux also those of `SSL_CERT_FILE`), and the client shows none.
-/// There is no way to connect without verifying the server.
+/// A store connects without verifying the server only if its URL has a word for that, of which it warns, or on PostgreSQL has no word.
 ///
 /// All files are PEM. They are read when the store connects, and **anew for each connection that it
 /// makes** later: a certificate that was replaced on the disk is used from the next connection on,
@@ -43,6 +44,7 @@ pub struct Tls {
     ca: Option<PathBuf>,
     identity: Option<(PathBuf, PathBuf)>,
     server_name: Option<String>,
+    verified: Verified,
 }
 
 impl Tls {
@@ -73,6 +75,20 @@ impl Tls {
     pub fn server_name(mut self, name: impl Into<String>) -> Tls {
         self.server_name = Some(name.into());
         self
+    }
+
+    /// Verifies only so much of the server's certificate: for the words of a URL, whose store warns.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn verifying(mut self, what: Verified) -> Tls {
+        self.verified = what;
+        self
+    }
+
+    /// The part of the server's certificate that is verified.
+    #[doc(hidden)]
+    pub fn verified(&self) -> Verified {
+        self.verified
     }
 
     /// Takes the parameters `ca`, `cert`, `key` and `server_name` out of a URL; `None` if it does
@@ -139,7 +155,7 @@ impl Tls {
         Ok(Tls {
             ca,
             identity,
-            server_name: None,
+            ..Tls::default()
         })
     }
 

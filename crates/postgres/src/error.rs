@@ -35,7 +35,10 @@ pub(crate) struct Failure {
 /// The source of an error about TLS. It distinguishes the error from the server's refusal of a
 /// user.
 #[derive(Debug)]
-pub(crate) struct OfTls;
+pub(crate) struct OfTls {
+    /// The fault is in our own files and settings: the server may be as it should.
+    pub(crate) is_own: bool,
+}
 
 impl std::fmt::Display for OfTls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -49,6 +52,21 @@ impl std::error::Error for OfTls {}
 pub(crate) fn is_of_tls(e: &Error) -> bool {
     e.source().is_some_and(|cause| cause.is::<OfTls>())
 }
+
+/// Returns whether a server that has refused a connection over TLS (`by_tls`) may let one in plain
+/// text in, or the reverse. A mistake of our own, and a login over TLS that fails because somebody
+/// is in between, are no reasons to go on in plain text.
+pub(crate) fn is_of_encryption(e: &Error, by_tls: bool) -> bool {
+    let of_tls = e.source().and_then(|cause| cause.downcast_ref::<OfTls>());
+    let text = || e.to_string();
+    match of_tls {
+        Some(of_tls) => !of_tls.is_own,
+        None => text().contains("SQLSTATE 28000") && (!by_tls || text().contains(NO_RULE)),
+    }
+}
+
+/// A part of the hint about a server whose rules do not let us in.
+const NO_RULE: &str = "no rule of its pg_hba.conf";
 
 impl Failure {
     /// Creates a failure of this kind with this reason; the connection can still be used.
@@ -139,6 +157,11 @@ impl Failure {
             };
         }
         let cause = e.source();
+        if cause.is_some_and(|cause| cause.to_string().contains("channel binding")) {
+            let why = "channel_binding=require, and the server did not bind the login to its certificate: it takes TLS, and a password that is \
+                       stored as scram-sha-256";
+            return Failure::broken(Denied, why);
+        }
         // The client crate reports a missing password, or an unknown method of authentication, with
         // these words.
         let is_refused = ["authentication", "invalid configuration"]
@@ -220,7 +243,16 @@ fn is_answer(code: &str) -> bool {
 /// the values that it could not read.
 fn words(said: &DbError) -> String {
     let code = said.code().code();
-    let hint = match code {
+    let hint = hint(code, said.message());
+    let shows_values = matches!(code.get(..2), Some("22" | "28")) || code == "23505";
+    let message = if shows_values { "" } else { said.message() };
+    let between = if message.is_empty() { "" } else { " " };
+    format!("SQLSTATE {code}{between}{message}{hint}")
+}
+
+/// What to do about this code and this message, which may be in the server's language.
+fn hint(code: &str, message: &str) -> &'static str {
+    match code {
         "25001" => {
             ": locks need READ COMMITTED, and no transaction of it could be begun; ALTER ROLE … SET default_transaction_isolation = \
              'read committed'"
@@ -238,30 +270,25 @@ fn words(said: &DbError) -> String {
         "LH004" => {
             ": a token beyond 2^52 is only for roles that may execute raise_1, for a move from another store"
         }
-        "28000" if said.message().contains("no encryption") => {
+        "28000" if message.contains("channel binding") => {
+            ": the server saw another certificate than we did: a proxy, or somebody, is in between; channel_binding=disable if you trust it"
+        }
+        "28000" if message.contains("no encryption") => {
             ": no rule of its pg_hba.conf lets this user into this database from here without encryption: sslmode=verify-full encrypts"
         }
-        "28000" if said.message().contains("pg_hba.conf") => {
+        "28000" if message.contains("pg_hba.conf") => {
             ": no rule of its pg_hba.conf lets this user into this database from here"
         }
         "28P01" => ": the password is wrong, or there is no such user",
         "53300" => ": it, or this role or database, has as many connections as it may",
-        "28000"
-            if said
-                .message()
-                .starts_with("certificate authentication failed") =>
-        {
+        "28000" if message.starts_with("certificate authentication failed") => {
             ": the name (CN) in the certificate of `sslcert` is not this user's; log in as the user that it names, or map it in pg_ident.conf"
         }
-        "28000" if said.message().contains("certificate") => {
+        "28000" if message.contains("certificate") => {
             ": the server demands a client certificate; give `sslcert` and `sslkey`"
         }
         _ => "",
-    };
-    let shows_values = matches!(code.get(..2), Some("22" | "28")) || code == "23505";
-    let message = if shows_values { "" } else { said.message() };
-    let between = if message.is_empty() { "" } else { " " };
-    format!("SQLSTATE {code}{between}{message}{hint}")
+    }
 }
 
 impl From<Failure> for Error {
@@ -331,6 +358,30 @@ mod tests {
                 assert_eq!(kind_of(code), kind, "{code}");
             }
         }
+    }
+
+    #[test]
+    fn only_a_server_whose_rules_want_plain_text_gets_it_after_tls() {
+        let refused = |message: &str| {
+            let why = format!("SQLSTATE 28000{}", hint("28000", message));
+            Error::from(Failure::broken(Denied, why))
+        };
+        let rule = refused("no pg_hba.conf entry for host \"h\", user \"u\", SSL encryption");
+        let binding = refused("SCRAM channel binding check failed");
+        let unknown = refused("eine Meldung in einer anderen Sprache");
+        let of_tls = |is_own| Error::new(Denied, "no TLS").with_source(OfTls { is_own });
+        for (error, after_tls, after_plain) in [
+            (rule, true, true),
+            (unknown, false, true),
+            (of_tls(false), true, true),
+            (of_tls(true), false, false),
+            (Error::new(Denied, "SQLSTATE 28P01"), false, false),
+        ] {
+            assert_eq!(is_of_encryption(&error, true), after_tls, "{error}");
+            assert_eq!(is_of_encryption(&error, false), after_plain, "{error}");
+        }
+        assert!(!is_of_encryption(&binding, true), "{binding}");
+        assert!(binding.to_string().contains("channel_binding=disable"));
     }
 
     #[test]

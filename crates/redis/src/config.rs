@@ -1,15 +1,20 @@
 //! Reads a URL into a configuration, strictly: an unknown part is refused, and no message shows a
 //! credential.
 
+#[cfg(all(test, feature = "tls"))]
+mod shapes;
+
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::link::{AddressMap, Sentinels, Server, server_of_sentinels, servers};
+use crate::link::{
+    AddressMap, Sentinels, Server, other_words, server_of_sentinels, servers, verified,
+};
 use leasehold_core::{Error, ErrorKind, Result, StoreId};
 #[cfg(feature = "tls")]
 use leasehold_net::Tls;
-use leasehold_net::{Address, Credentials, Host};
-use redis::ConnectionInfo;
+use leasehold_net::{Address, Credentials, Host, Verified};
+use redis::{ConnectionAddr, ConnectionInfo};
 
 /// The time in milliseconds for which a claim waits for replicas, unless the URL sets it.
 const WAIT: u32 = 100;
@@ -41,27 +46,25 @@ pub(crate) struct Cluster {
 
 impl Config {
     /// Reads `redis://[:password@|user:password@]host[:port][/db]`, and after a `?` `timeout=ms`, `prefix=text`,
-    /// `min_replicas=n`, `min_replicas_timeout=ms`, joined by `&`.
+    /// `min_replicas=n`, `min_replicas_timeout=ms`, joined by `&`. Any case of the scheme and
+    /// `valkey` in place of `redis` mean the same.
     ///
     /// Or `redis+sentinel://[…@]sentinel[:port],sentinel[:port]…/master-name[/db]` with these
     /// options, and `sentinel_user=name` and `sentinel_password=text` for the sentinels themselves:
-    /// the credentials before the `@` are for the master. Over TLS (also to the sentinels) the
-    /// schemes are `rediss://` and `rediss+sentinel://`.
+    /// the credentials before the `@` are for the master. The form of Lettuce is
+    /// `redis-sentinel://[…@]sentinel,sentinel[/db]?sentinelMasterId=name`. Over TLS (also to the
+    /// sentinels) the schemes are `rediss://` and `rediss+sentinel://`.
+    ///
+    /// Or `redis+unix://[user:password@]/path/of/the/socket[?db=n]`, or `unix://…`.
+    ///
+    /// Words of other clients are read, or refused with what to write: the store's page lists them.
     ///
     /// # Errors
     ///
     /// [`Invalid`](ErrorKind::Invalid) names the part that is wrong, and shows no credential. `rediss://` without the feature `tls`
     /// is [`Unsupported`](ErrorKind::Unsupported).
     pub fn from_url(url: &str) -> Result<Config> {
-        let kind = url
-            .split_once("://")
-            .and_then(|(scheme, _)| scheme.split_once('+'))
-            .map(|(_, kind)| kind);
-        let mut address = match kind {
-            Some("sentinel") => address_of(url, "sentinel", 26379)?,
-            Some("cluster") => address_of(url, "cluster", 6379)?,
-            _ => Address::parse_tls(url, "redis", 6379, 6379)?,
-        };
+        let (kind, mut address) = read(url)?;
         let mut number =
             |key: &str, default| match address.take(key).map(|text| text.parse::<u32>()) {
                 None => Ok(default),
@@ -75,14 +78,20 @@ impl Config {
         let within = number("min_replicas_timeout", WAIT)?;
         let timeout = address.timeout()?;
         let store_id = address.store_id("redis")?;
-        if store_id.is_some() && kind == Some("cluster") {
+        if store_id.is_some() && kind == Kind::Cluster {
             let what = "store: a Redis Cluster has no identity that could be compared";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         let prefix = address.take("prefix").unwrap_or_default();
         let config = match kind {
-            Some("sentinel") => Config::of(server_of_sentinels(&mut address)?),
-            Some("cluster") => {
+            Kind::Sentinel => Config::of(server_of_sentinels(&mut address)?),
+            Kind::Socket => {
+                let path = format!("/{}", std::mem::take(&mut address.path));
+                let mut server = the_one(servers(&mut address)?)?;
+                server.info = server.info.set_addr(ConnectionAddr::Unix(path.into()));
+                Config::of(server)
+            }
+            Kind::Cluster => {
                 let mut all = servers(&mut address)?;
                 let others = all
                     .split_off(1)
@@ -91,12 +100,44 @@ impl Config {
                     .collect();
                 Config::of(the_one(all)?).in_cluster(others)?
             }
-            _ => Config::of(the_one(servers(&mut address)?)?),
+            Kind::One => Config::of(the_one(servers(&mut address)?)?),
         };
         address.done()?;
         let config = Config { store_id, ..config };
         let config = config.timeout(timeout).prefix(prefix);
         Ok(config.min_replicas(least, Duration::from_millis(within.into())))
+    }
+
+    /// The address in a URL of this store or of a Redlock, with the words of other clients in their
+    /// places, and how much is verified over TLS, for `leasehold verify`.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](ErrorKind::Invalid) for another URL, and
+    /// [`Unsupported`](ErrorKind::Unsupported) for that of a socket.
+    #[doc(hidden)]
+    pub fn address(url: &str) -> Result<(Address, Verified)> {
+        let (kind, mut address) = match Address::parse_tls(url, "redlock", 6379, 6379) {
+            Ok(address) => (Kind::One, address),
+            Err(_) => read(url)?,
+        };
+        if kind == Kind::Socket {
+            return Err(Error::new(ErrorKind::Unsupported, "a socket has no host"));
+        }
+        let path = address.path.clone();
+        let master = match kind {
+            Kind::Sentinel => path.split_once('/').or(Some((&path, ""))),
+            _ => None,
+        };
+        if let Some((_, db)) = master {
+            db.clone_into(&mut address.path);
+        }
+        other_words(&mut address)?;
+        if let Some((master, _)) = master {
+            address.path = format!("{master}/{}", address.path);
+        }
+        let verified = verified(&mut address)?;
+        Ok((address, verified))
     }
 
     /// A configuration from the client crate's description of the server, which may be a Unix
@@ -272,15 +313,75 @@ impl FromStr for Config {
     }
 }
 
-/// Parses a URL of another kind. Its scheme has the `s` of TLS in the middle.
-fn address_of(url: &str, kind: &str, port: u16) -> Result<Address> {
-    let tls = url.starts_with("rediss");
-    let mut address = Address::parse(
-        url,
-        &format!("redis{}+{kind}", if tls { "s" } else { "" }),
-        port,
-    )?;
+/// The kinds of servers that a scheme names.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    One,
+    Sentinel,
+    Cluster,
+    /// One server, behind a Unix socket: the path of the address is its file.
+    Socket,
+}
+
+/// Reads the scheme of a URL, and parses the rest.
+fn read(url: &str) -> Result<(Kind, Address)> {
+    let invalid = |what: &str| Error::new(ErrorKind::Invalid, format!("the store's URL: {what}"));
+    let unknown = || invalid("it does not begin with redis://");
+    let (scheme, rest) = url.split_once("://").ok_or_else(unknown)?;
+    let scheme = scheme.to_ascii_lowercase();
+    let (server, kind) = match &*scheme {
+        "unix" => ("redis", "unix"),
+        scheme => scheme.split_once(['+', '-']).unwrap_or((scheme, "")),
+    };
+    let tls = match server {
+        "redis" | "valkey" => false,
+        "rediss" | "valkeys" => true,
+        _ => return Err(unknown()),
+    };
+    let of = |rest: &str, port| Address::parse(&format!("redis://{rest}"), "redis", port);
+    let (kind, mut address) = match kind {
+        "" => (Kind::One, of(rest, 6379)?),
+        "cluster" => (Kind::Cluster, of(rest, 6379)?),
+        "sentinel" if scheme.contains('-') => (Kind::Sentinel, lettuce(rest)?),
+        "sentinel" => (Kind::Sentinel, of(rest, 26379)?),
+        "unix" | "socket" if !tls => {
+            // A socket has no host, but the grammar of URLs wants one.
+            let (before, path) = rest.split_once('/').unwrap_or((rest, ""));
+            if path.is_empty() || !before.is_empty() && !before.ends_with('@') {
+                let what =
+                    "the path of a socket begins with /, as in redis+unix:///run/redis/redis.sock";
+                return Err(invalid(what));
+            }
+            let address = of(&format!("{before}localhost/{path}"), 6379)?;
+            if address.path.contains('\0') {
+                return Err(invalid("the path of a socket may not contain NUL"));
+            }
+            (Kind::Socket, address)
+        }
+        _ => return Err(unknown()),
+    };
     address.tls = tls;
+    Ok((kind, address))
+}
+
+/// Parses the form that Lettuce has for sentinels, in which a word names the master, and the path is
+/// the database.
+fn lettuce(rest: &str) -> Result<Address> {
+    let invalid = |what: &str| Error::new(ErrorKind::Invalid, format!("the store's URL: {what}"));
+    let missing = "the name of the master is written ?sentinelMasterId=name";
+    if rest.contains('#') {
+        return Err(invalid(missing));
+    }
+    let mut address = Address::parse(&format!("redis://{rest}"), "redis", 26379)?;
+    for theirs in ["master", "masterName"] {
+        address.rename(theirs, "sentinelMasterId");
+    }
+    match address.take("sentinelMasterId") {
+        Some(master) => address.path = format!("{master}/{}", address.path),
+        // The name stands in the path, as behind redis+sentinel://.
+        None if address.path.parse::<u32>().is_err() && !address.path.is_empty() => {}
+        None => return Err(invalid(missing)),
+    }
     Ok(address)
 }
 
@@ -288,7 +389,7 @@ fn the_one(servers: Vec<Server>) -> Result<Server> {
     let [server] = <[Server; 1]>::try_from(servers).map_err(|_| {
         Error::new(
             ErrorKind::Invalid,
-            "redis:// names one server (others: redis+sentinel://, redis+cluster://)",
+            "redis:// names one server (others: redis+sentinel://, redis+cluster://, redlock://)",
         )
     })?;
     Ok(server)
@@ -327,6 +428,136 @@ mod tests {
             ),
             ("localhost:6379", Some("pw"))
         );
+    }
+
+    #[test]
+    fn words_of_other_clients_are_read() {
+        for (url, read_as) in [
+            ("REDIS://h", "h:6379 0 None None"),
+            (
+                "valkey://default:pw@h:1/2",
+                "h:1 2 Some(\"default\") Some(\"pw\")",
+            ),
+            ("redis://h?db=3&protocol=3&family=0", "h:6379 3 None None"),
+            (
+                "redis://h/3?database=3&username=me&password=p%23w",
+                "h:6379 3 Some(\"me\") Some(\"p#w\")",
+            ),
+            ("unix:///run/a%20b.sock?db=1", "/run/a b.sock 1 None None"),
+            (
+                "redis+unix://:pw@/run/x?virtual_host=2",
+                "/run/x 2 None Some(\"pw\")",
+            ),
+            ("redis+socket:///run/x", "/run/x 0 None None"),
+        ] {
+            let info = Config::from_url(url).unwrap().server.info;
+            let settings = info.redis_settings();
+            let (user, password) = (settings.username(), settings.password());
+            let shown = format!("{} {} {user:?} {password:?}", info.addr(), settings.db());
+            assert_eq!(shown, read_as, "{url}");
+        }
+        for url in [
+            "redis-sentinel://:pw@a,b/3?sentinelMasterId=main",
+            "redis-sentinel://:pw@a,b/3?master=main",
+            "redis-sentinel://:pw@a,b?db=3&master=main",
+            "valkey+sentinel://:pw@a,b/main/3",
+            "redis-sentinel://:pw@a,b/main/3",
+        ] {
+            let server = Config::from_url(url).unwrap().server;
+            let sentinels = server.sentinels.unwrap();
+            assert_eq!(
+                (&*sentinels.master, sentinels.each.len()),
+                ("main", 2),
+                "{url}"
+            );
+            assert_eq!(sentinels.each[0].addr().to_string(), "a:26379", "{url}");
+            assert_eq!(server.info.redis_settings().db(), 3, "{url}");
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn certificates_are_verified_unless_a_word_says_less() {
+        for (words, verified) in [
+            ("", "Name"),
+            ("?ssl_cert_reqs=required", "Name"),
+            ("?ssl_cert_reqs=CERT_NONE", "Nothing"),
+            ("?ssl_cert_reqs=none&ssl_check_hostname=False", "Nothing"),
+            ("?ssl_check_hostname=false&ssl_ca_certs=/a.pem", "Ca"),
+        ] {
+            let config = Config::from_url(&format!("valkeys://h{words}")).unwrap();
+            let tls = config.server.tls.unwrap();
+            assert_eq!(format!("{:?}", tls.verified()), verified, "{words}");
+        }
+        for words in ["ca=/a.pem", "server_name=h", "ssl_check_hostname=true"] {
+            let refused = Config::from_url(&format!("rediss://h?ssl_cert_reqs=none&{words}"));
+            let error = refused.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{words}");
+            assert!(error.to_string().contains("leave it out"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_tool_reads_the_address_as_the_store_does() {
+        for (url, read_as) in [
+            (
+                "VALKEY://h/2?password=pw",
+                "h:6379 2 None Some(\"pw\") Name",
+            ),
+            ("redlocks://:pw@a,b?pass=", "refused"),
+            ("REDLOCK://:pw@a:1", "a:1  None Some(\"pw\") Name"),
+            (
+                "redis-sentinel://a/3?masterName=m&username=me&password=pw",
+                "a:26379 m/3 Some(\"me\") Some(\"pw\") Name",
+            ),
+            (
+                "valkeys://h?ssl_cert_reqs=none",
+                "h:6379  None None Nothing",
+            ),
+            ("unix:///run/x", "refused"),
+        ] {
+            let read = match Config::address(url) {
+                Err(_) => "refused".to_owned(),
+                Ok((it, verified)) => format!(
+                    "{} {} {:?} {:?} {verified:?}",
+                    it.hosts[0], it.path, it.user, it.password
+                ),
+            };
+            assert_eq!(read, read_as, "{url}");
+        }
+        assert!(Config::from_url("unix:///a%00b").is_err());
+    }
+
+    #[test]
+    fn a_word_that_cannot_be_followed_says_what_to_write() {
+        for (url, says) in [
+            ("redis://:s3cret@h?protocol=2", "protocol is 3"),
+            ("redis://:s3cret@h?socket_timeout=5", "timeout=milliseconds"),
+            ("redis://:s3cret@h?ssl=true", "rediss://"),
+            ("redis://:s3cret@h?ssl_cert_reqs=none", "rediss://"),
+            ("redis://:s3cret@h?clientName=x", "connections get no name"),
+            (
+                "redis://:s3cret@h?password=s3cret",
+                "leave the parameter out",
+            ),
+            ("redis://h?username=s3cret", "write password="),
+            ("redis://:s3cret@h/1?db=2", "leave one out"),
+            ("redis://:s3cret@h?family=6", "family is 0"),
+            ("redis://:s3cret@h?health_check_interval=30", "leave it out"),
+            ("redis-sentinel://:s3cret@a,b#main", "sentinelMasterId=name"),
+            ("redis-sentinel://:s3cret@a,b/0", "sentinelMasterId=name"),
+            ("unix://:s3cret@run/redis.sock", "begins with /"),
+            ("rediss+unix:///run/redis.sock", "redis://"),
+            ("redis+x://:s3cret@h", "redis://"),
+        ] {
+            let error = Config::from_url(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
+            let said = format!("{error} {error:?}");
+            assert!(
+                said.contains(says) && !said.contains("s3cret"),
+                "{url}: {said}"
+            );
+        }
     }
 
     #[test]

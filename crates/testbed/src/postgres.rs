@@ -114,6 +114,12 @@ impl Postgres {
         format!("postgres://{user}:{PASSWORD}@{}/{DATABASE}", self.addr())
     }
 
+    /// The folder of its Unix socket, where no role needs a password.
+    #[must_use]
+    pub fn sockets(&self) -> &Path {
+        &self.sockets
+    }
+
     /// Asks as the superuser, in a connection of its own. Several statements may be joined by `;`:
     /// they then are one transaction.
     ///

@@ -30,6 +30,7 @@ mod postgres;
 mod redlock;
 mod run;
 mod signals;
+mod store_file;
 mod systemd;
 mod terminal;
 mod users;

@@ -25,6 +25,38 @@ async fn guest(server: &Postgres) -> String {
     server.url_as("guest")
 }
 
+/// What `psql` needs in its environment is enough.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_environment_of_psql_names_the_store() {
+    let server = server().await;
+    let with = |url: &str, variables: &[(&str, &str)]| {
+        let mut command = leasehold(["run", "job", "--store", url, "--", "true"]);
+        command.envs(variables.iter().copied());
+        command
+    };
+    let port = server.port().to_string();
+    let folder = server.sockets().display().to_string();
+    let socket = [
+        ("PGHOST", &*folder),
+        ("PGPORT", &*port),
+        ("PGUSER", Postgres::USER),
+        ("PGDATABASE", Postgres::DATABASE),
+    ];
+    assert_eq!(code(&mut with("postgres:///", &socket)), Some(0));
+    let password = [
+        ("PGPORT", &*port),
+        ("PGUSER", Postgres::USER),
+        ("PGPASSWORD", Postgres::PASSWORD),
+    ];
+    let url = "postgres://127.0.0.1/postgres?sslmode=disable";
+    assert_eq!(code(&mut with(url, &password)), Some(0));
+    let (status, told) = said(&mut with(url, &[("PGSSLROOTCERT", "system")]));
+    assert!(
+        status == Some(64) && told.contains("PGSSLROOTCERT: sslrootcert is for"),
+        "{told}"
+    );
+}
+
 fn said(command: &mut Command) -> (Option<i32>, String) {
     let output = output(command);
     (

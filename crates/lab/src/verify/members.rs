@@ -26,7 +26,7 @@ type Facts = BTreeMap<String, String>;
 
 /// The servers of a master, each to be asked, and what its sentinels say.
 pub(crate) async fn behind_sentinels(url: &str) -> (Option<Servers>, Vec<Finding>) {
-    let parse = || Servers::of(url, "redis+sentinel", 26379, 26379);
+    let parse = || Servers::of_redis(url);
     let (Some(mut servers), Some(mut asked)) = (parse().await, parse().await) else {
         return (None, Vec::new());
     };
@@ -124,7 +124,7 @@ fn at(facts: &Facts) -> Option<String> {
 
 /// All nodes that one of those in the URL knows.
 pub(crate) async fn of_cluster(url: &str) -> Option<Servers> {
-    let mut servers = Servers::of(url, "redis+cluster", 6379, 6379).await?;
+    let mut servers = Servers::of_redis(url).await?;
     let mut nodes = BTreeSet::new();
     for host in &servers.address.hosts {
         let Some(mut connection) = connect(&servers, host).await else {

@@ -7,11 +7,9 @@ use std::time::{Duration, SystemTime};
 use futures_util::future::join_all;
 use leasehold::Guarantees;
 use leasehold::backend::Moment;
-use leasehold::postgres::client::config::SslMode;
-use leasehold::postgres::client::{Client, Config, NoTls, Row};
-#[cfg(feature = "tls")]
-use leasehold_net::Tls;
-use leasehold_net::{Address, Host};
+use leasehold::postgres::Config;
+use leasehold::postgres::client::{Client, Row};
+use leasehold_net::{Address, Host, Verified};
 
 use self::rules::Facts;
 use crate::verify::findings::{Finding, note};
@@ -21,13 +19,8 @@ use crate::verify::tcp::Servers;
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// A connection of the server that is older than ours by this many seconds is not ours.
 const OLDER: f64 = 0.05;
-/// The greatest number of connections of a client for claims and releases, unless the URL gives another.
-const CONNECTIONS: i64 = 4;
 /// Two more connections for renewals, and one on which a client listens for notifications.
 const OTHERS: i64 = 3;
-/// The protocol's question for TLS, and the answer that agrees.
-#[cfg(feature = "tls")]
-const FOR_TLS: (&[u8], u8) = (&[0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f], b'S');
 
 /// Every role may read these. Only `pg_monitor` sees when transactions of other roles began.
 const ASK: &str = "SELECT current_setting('server_version'), pg_is_in_recovery(), pg_postmaster_start_time()::text,
@@ -50,10 +43,10 @@ const ASK: &str = "SELECT current_setting('server_version'), pg_is_in_recovery()
     (SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database() AND prepared < clock_timestamp() - interval '1 minute'),
     coalesce((SELECT max(age(xmin)) FROM pg_replication_slots), 0)::int8";
 
-/// The parts of a URL.
+/// A URL, as the store reads it.
 pub(crate) struct Database {
     pub(crate) servers: Servers,
-    schema: String,
+    config: Config,
     /// The greatest number of connections that a client opens.
     needs: i64,
 }
@@ -61,47 +54,16 @@ pub(crate) struct Database {
 impl Database {
     /// A URL that the store has taken.
     pub(crate) async fn of(url: &str) -> Option<Database> {
-        let scheme = if url.starts_with("postgresql:") {
-            "postgresql"
-        } else {
-            "postgres"
-        };
-        let mut address = Address::parse_with_user(url, scheme, 5432).ok()?;
-        let schema = address
-            .take("schema")
-            .unwrap_or_else(|| "leasehold".to_owned());
-        let needs = OTHERS
-            + address
-                .take("connections")
-                .and_then(|n| n.parse().ok())
-                .unwrap_or(CONNECTIONS);
-        address.tls = address.take("sslmode").as_deref() == Some("verify-full");
+        let config = Config::from_url(url).ok()?;
+        let mut address = Address::parse_libpq(url, 5432).ok()?;
+        address.hosts = config.hosts().to_vec();
+        let (_, connections) = config.uses();
         Some(Database {
-            servers: reached(address).await?,
-            schema,
-            needs,
+            servers: Servers::reached(address, Verified::Name).await?,
+            needs: OTHERS + i64::try_from(connections).ok()?,
+            config,
         })
     }
-}
-
-#[cfg(feature = "tls")]
-async fn reached(mut address: Address) -> Option<Servers> {
-    let [ca, cert, key] = ["sslrootcert", "sslcert", "sslkey"].map(|word| address.take(word));
-    let tls = address.tls.then(|| {
-        let tls = ca
-            .filter(|ca| ca != "system")
-            .into_iter()
-            .fold(Tls::new(), Tls::ca_file);
-        cert.zip(key)
-            .into_iter()
-            .fold(tls, |tls, (cert, key)| tls.client_files(cert, key))
-    });
-    Servers::asked(address, tls, FOR_TLS).await
-}
-
-#[cfg(not(feature = "tls"))]
-async fn reached(address: Address) -> Option<Servers> {
-    Servers::reached(address).await
 }
 
 /// Its version, and what its settings mean.
@@ -138,7 +100,7 @@ pub(crate) fn notifications(guarantees: &Guarantees) -> Option<Finding> {
 
 async fn ask(database: &Database, host: &Host) -> Option<(String, String, Facts)> {
     let begin = Moment::now();
-    let client = connect(&database.servers, host).await?;
+    let client = connect(&database.config, host).await?;
     let wall = || {
         SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
@@ -184,14 +146,12 @@ fn facts(row: &Row) -> Option<Facts> {
 
 /// Removes the rows that the store would keep for a while of names that begin so and are free. A role without the right leaves them.
 pub(crate) async fn sweep(url: &str, root: &str) {
-    let Some(Database {
-        servers, schema, ..
-    }) = Database::of(url).await
-    else {
+    let Ok(config) = Config::from_url(url) else {
         return;
     };
-    for host in &servers.address.hosts {
-        let Some(client) = connect(&servers, host).await else {
+    let (schema, _) = config.uses();
+    for host in config.hosts() {
+        let Some(client) = connect(&config, host).await else {
             continue;
         };
         // Clients that a case cut off have left places that have ended. The next claim would have removed them.
@@ -209,28 +169,10 @@ pub(crate) async fn sweep(url: &str, root: &str) {
     }
 }
 
-/// As the user of the URL.
-async fn connect(servers: &Servers, host: &Host) -> Option<Client> {
-    let address = &servers.address;
-    let mut settings = Config::new();
-    settings
-        .user(address.user.as_deref()?)
-        .dbname(&address.path)
-        .application_name("leasehold")
-        .ssl_mode(SslMode::Disable);
-    if let Some(password) = &address.password {
-        settings.password(password);
-    }
-    let connecting = async {
-        // The stream is encrypted already where the URL demands it.
-        let (client, connection) = settings
-            .connect_raw(servers.connect(host).await?, NoTls)
-            .await
-            .ok()?;
-        tokio::spawn(connection);
-        Some(client)
-    };
-    tokio::time::timeout(TIMEOUT, connecting).await.ok()?
+/// Connects as the store does.
+async fn connect(config: &Config, host: &Host) -> Option<Client> {
+    let connecting = config.session(host);
+    tokio::time::timeout(TIMEOUT, connecting).await.ok()?.ok()
 }
 
 #[cfg(test)]

@@ -23,8 +23,8 @@ pub(crate) async fn inspect(servers: &Servers, host: &Host) -> Option<(String, V
 }
 
 /// Removes every key that has this text in it, from each server of the URL.
-pub(crate) async fn sweep(url: &str, scheme: &str, part: &str) {
-    let Some(servers) = Servers::of(url, scheme, 6379, 6379).await else {
+pub(crate) async fn sweep(url: &str, part: &str) {
+    let Some(servers) = Servers::of_redis(url).await else {
         return;
     };
     for host in &servers.address.hosts {

@@ -77,7 +77,7 @@ pub async fn verify(
             lacking,
         };
         let mut done = 0;
-        let at_once = if url.starts_with("sqlite:") {
+        let at_once = if servers::scheme(url) == "sqlite" {
             AT_ONCE_IN_A_FILE
         } else {
             AT_ONCE
@@ -216,13 +216,13 @@ async fn remove(url: &str, client: &dyn Backend, store: &Store, root: &str) -> u
         tokio::time::sleep(Duration::from_millis(100)).await;
     };
     // Records that stay for each name for a while (two hours on Redis; the last token on Redlock) have no use here.
-    match url.split_once("://").map_or("", |(scheme, _)| scheme) {
+    match &*servers::scheme(url) {
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => crate::verify::postgres::sweep(url, root).await,
         #[cfg(feature = "redis")]
-        "redis" | "rediss" => crate::verify::redis::sweep(url, "redis", root).await,
-        #[cfg(feature = "redis")]
-        "redlock" | "redlocks" => crate::verify::redis::sweep(url, "redlock", root).await,
+        "redis" | "rediss" | "redlock" | "redlocks" => {
+            crate::verify::redis::sweep(url, root).await;
+        }
         _ => {}
     }
     left

@@ -16,11 +16,24 @@ pub(crate) struct Server {
     pub(crate) findings: Vec<Finding>,
 }
 
+/// The scheme of a URL in lower case, as the most common client writes it: Valkey is asked as a Redis
+/// is, and the driver of a Python program means nothing here.
+pub(crate) fn scheme(url: &str) -> String {
+    let (scheme, _) = url.split_once("://").unwrap_or_default();
+    let scheme = scheme.to_ascii_lowercase().replace('-', "+");
+    match scheme.split_once('+') {
+        Some((kind @ ("postgres" | "postgresql"), _)) => kind.to_owned(),
+        None if scheme == "unix" => "redis+unix".to_owned(),
+        _ if scheme.starts_with("valkeys") => scheme.replacen("valkeys", "rediss", 1),
+        _ => scheme.replacen("valkey", "redis", 1),
+    }
+}
+
 /// Asks the servers of this URL, and adds the store's own warnings. A question without an answer becomes a note. The servers are asked
 /// side by side, and those of a store with this identity are compared.
 pub(crate) async fn inspect(url: &str, guarantees: &Guarantees, id: Option<&StoreId>) -> Server {
     let mut server = Server::default();
-    match url.split_once("://").map_or("", |(scheme, _)| scheme) {
+    match &*scheme(url) {
         "etcd" | "etcds" => {
             let servers = Servers::of(url, "etcd", 2379, 2379).await;
             let asked = server.ask_all(servers.as_ref(), etcd);
@@ -53,19 +66,10 @@ pub(crate) async fn inspect(url: &str, guarantees: &Guarantees, id: Option<&Stor
                 .extend(crate::verify::postgres::notifications(guarantees));
         }
         #[cfg(feature = "redis")]
-        "redis" | "rediss" => {
+        "redis" | "rediss" | "redlock" | "redlocks" | "redis+unix" | "redis+socket" => {
             server
                 .ask_all(
-                    Servers::of(url, "redis", 6379, 6379).await.as_ref(),
-                    crate::verify::redis::inspect,
-                )
-                .await;
-        }
-        #[cfg(feature = "redis")]
-        "redlock" | "redlocks" => {
-            server
-                .ask_all(
-                    Servers::of(url, "redlock", 6379, 6379).await.as_ref(),
+                    Servers::of_redis(url).await.as_ref(),
                     crate::verify::redis::inspect,
                 )
                 .await;
@@ -240,6 +244,35 @@ mod tests {
     };
 
     use super::*;
+
+    #[test]
+    fn a_scheme_in_other_words_is_the_same() {
+        for (url, expected) in [
+            ("VALKEY://h", "redis"),
+            ("valkeys+sentinel://h/m", "rediss+sentinel"),
+            ("redis-sentinel://h", "redis+sentinel"),
+            ("PostgreSQL+psycopg://h/d", "postgresql"),
+            ("unix:///run/x", "redis+unix"),
+            ("SQLITE:///x", "sqlite"),
+            ("bridge+redis://a redis://b", "bridge+redis"),
+        ] {
+            assert_eq!(scheme(url), expected, "{url}");
+        }
+    }
+
+    /// A socket is behind no address that could be asked.
+    #[cfg(feature = "redis")]
+    #[tokio::test]
+    async fn what_was_not_asked_is_said() {
+        for url in ["unix:///run/no.sock", "REDIS+SOCKET:///run/no.sock"] {
+            let found = inspect(url, &Guarantees::none("redis"), None).await;
+            let texts: Vec<&str> = found.findings.iter().map(|it| &*it.text).collect();
+            assert!(
+                matches!(&texts[..], [one] if one.contains("were not asked")),
+                "{texts:?}"
+            );
+        }
+    }
 
     #[test]
     fn what_differs_is_said_of_each_member() {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold_net::{Address, Host};
+use leasehold_net::{Address, Host, Verified};
 #[cfg(feature = "tls")]
 use leasehold_net::{Tls, tls::Client};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -23,80 +23,43 @@ pub(crate) struct Servers {
     pub(crate) address: Address,
     #[cfg(feature = "tls")]
     tls: Option<Client>,
-    /// The request to encrypt and the expected answer, for protocols that begin with one.
-    #[cfg(all(feature = "tls", feature = "postgres"))]
-    request: Option<(&'static [u8], u8)>,
 }
 
 impl Servers {
-    /// Reads a URL of this scheme, with an `s` behind its first word or without.
+    /// Reads a URL of this scheme, with an `s` behind it or without.
     pub(crate) async fn of(url: &str, scheme: &str, port: u16, tls_port: u16) -> Option<Servers> {
-        let (kind, rest) = url.split_once("://")?;
-        // `rediss+sentinel` is read as `redis+sentinels`.
-        let tls = scheme
-            .split_once('+')
-            .is_some_and(|(first, how)| kind == format!("{first}s+{how}"));
-        let url = if tls {
-            format!("{scheme}s://{rest}")
-        } else {
-            url.to_owned()
-        };
-        Servers::reached(Address::parse_tls(&url, scheme, port, tls_port).ok()?).await
+        let address = Address::parse_tls(url, scheme, port, tls_port).ok()?;
+        Servers::reached(address, Verified::Name).await
+    }
+
+    /// Reads a URL of Redis or of a Redlock as the store does.
+    #[cfg(feature = "redis")]
+    pub(crate) async fn of_redis(url: &str) -> Option<Servers> {
+        let (address, verified) = leasehold::redis::Config::address(url).ok()?;
+        Servers::reached(address, verified).await
     }
 
     #[cfg(feature = "tls")]
-    async fn reached(mut address: Address) -> Option<Servers> {
+    pub(crate) async fn reached(mut address: Address, verified: Verified) -> Option<Servers> {
         let tls = match Tls::from_address(&mut address, true).ok()? {
-            Some(tls) => Some(tls.client().await.ok()?),
+            Some(tls) => Some(tls.verifying(verified).client().await.ok()?),
             None => None,
         };
-        Some(Servers {
-            address,
-            tls,
-            #[cfg(feature = "postgres")]
-            request: None,
-        })
-    }
-
-    /// The servers of an address, over TLS as this says, for which they are asked so; or in plain text.
-    #[cfg(all(feature = "tls", feature = "postgres"))]
-    pub(crate) async fn asked(
-        address: Address,
-        tls: Option<Tls>,
-        request: (&'static [u8], u8),
-    ) -> Option<Servers> {
-        let tls = match tls {
-            Some(tls) => Some(tls.client().await.ok()?),
-            None => None,
-        };
-        Some(Servers {
-            address,
-            tls,
-            request: Some(request),
-        })
+        Some(Servers { address, tls })
     }
 
     #[cfg(not(feature = "tls"))]
-    pub(crate) async fn reached(address: Address) -> Option<Servers> {
+    pub(crate) async fn reached(address: Address, _verified: Verified) -> Option<Servers> {
         (!address.tls).then_some(Servers { address })
     }
 
     /// A connection, over which nothing was sent yet.
     pub(crate) async fn connect(&self, host: &Host) -> Option<Box<dyn Stream>> {
-        #[cfg_attr(
-            not(all(feature = "tls", feature = "postgres")),
-            expect(unused_mut, reason = "nothing is said first")
-        )]
-        let mut tcp = TcpStream::connect((host.name.as_str(), host.port))
+        let tcp = TcpStream::connect((host.name.as_str(), host.port))
             .await
             .ok()?;
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
-            #[cfg(feature = "postgres")]
-            if let Some((request, answer)) = self.request {
-                tcp.write_all(request).await.ok()?;
-                tcp.read_u8().await.ok().filter(|said| *said == answer)?;
-            }
             return Some(Box::new(tls.secure(&host.name, host.port, tcp).await.ok()?));
         }
         Some(Box::new(tcp))

@@ -21,7 +21,8 @@ use tokio_rustls::client::TlsStream;
 
 use super::error::{Facts, of_handshake, of_own_pair, of_tcp};
 use super::files::{Files, Identity, pem};
-use super::{Tls, invalid};
+use super::{Tls, invalid, verifier};
+use crate::Verified;
 
 /// The time in which a server may refuse the certificate that it was shown, or the lack of one:
 /// with TLS 1.3 it does so after the handshake.
@@ -71,14 +72,20 @@ impl Client {
             chain,
             key,
         } = Files::read(tls)?;
-        let builder = ClientConfig::builder_with_provider(provider())
+        let provider = provider();
+        let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|e| {
                 invalid(format_args!(
                     "the program's CryptoProvider is of no use: {e}"
                 ))
-            })?
-            .with_root_certificates(roots);
+            })?;
+        let builder = match tls.verified {
+            Verified::Name => builder.with_root_certificates(roots),
+            less => builder
+                .dangerous()
+                .with_custom_certificate_verifier(verifier::of(less, roots, provider)?),
+        };
         let mut config = match key {
             Some(key) => builder
                 .with_client_auth_cert(chain.clone(), key)

@@ -13,6 +13,7 @@ use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::{Tls, invalid};
+use crate::Verified;
 
 /// The greatest size of a file in bytes, more than any bundle of CAs has. Without a limit, reading
 /// a device would not end.
@@ -54,6 +55,7 @@ impl Files {
             .map(|path| text("the CA file", path))
             .transpose()?;
         let (system, roots) = match (&tls.ca, &ca) {
+            _ if tls.verified == Verified::Nothing => (Vec::new(), RootCertStore::empty()),
             (Some(path), Some(pem)) => (Vec::new(), own_roots(path, pem)?),
             _ => system_roots()?,
         };

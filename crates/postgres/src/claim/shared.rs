@@ -97,9 +97,10 @@ impl Shared {
         }
         let notifier = Notifier::new();
         let limit = config.timeout;
-        let pool = Pool::new(&config.server, config.connections, limit, &notifier);
+        let pool = Pool::new(&config, &notifier);
         let link = pool.take().await?;
-        let warnings = prepare(&link, &config).await?;
+        let mut warnings = config.warnings();
+        warnings.extend(prepare(&link, &config).await?);
         drop(link);
         let client = format!("lh_{}", ClaimId::fresh());
         let at = match &config.listen {

@@ -1,6 +1,6 @@
 //! One connection to a server that accepts writes.
 
-use std::io::ErrorKind::ConnectionRefused;
+use std::io::{self, ErrorKind::ConnectionRefused, ErrorKind::NotFound};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,9 @@ use futures_util::stream::{FuturesUnordered, Stream, StreamExt, poll_fn as strea
 use leasehold_core::ErrorKind::{Ambiguous, OtherStore, Unavailable};
 use leasehold_core::backend::Moment;
 use leasehold_core::{Error, Result};
-use leasehold_net::{Host, race};
+use leasehold_net::{Host, Tls, race};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::AbortHandle;
@@ -23,7 +25,7 @@ use tokio_postgres::{AsyncMessage, Client, Config as Settings, NoTls, Notificati
 use crate::client::identity::{DatabaseIdentity, ROLE, Who};
 use crate::client::request::Request;
 use crate::config::Server;
-use crate::error::{Failure, is_of_tls};
+use crate::error::{Failure, is_of_encryption, is_of_tls};
 
 /// After this time without a connection to a host, the next host is tried beside it.
 const STEP: Duration = Duration::from_millis(300);
@@ -271,56 +273,123 @@ fn latest(server: &Server, each: Vec<Result<(&Host, Opened, Who)>>) -> Result<Op
 /// The beginning of the error of a lookup, which has no kind of its own.
 const NO_HOST: &str = "failed to lookup address information";
 
-/// Connects to this host. Returns the client, and the messages that have to be polled for it.
+/// Connects to this host as the store does, for a tool beside it.
+pub(crate) async fn session(server: &Server, host: &Host, limit: Duration) -> Result<Client> {
+    let (client, messages) = connect(server, host, limit).await?;
+    let messages = messages.take_while(|message| ready(message.is_ok()));
+    tokio::spawn(messages.for_each(|_| ready(())));
+    Ok(client)
+}
+
+/// Connects to this host by the first way by which it lets us in. Returns the client, and the
+/// messages that have to be polled for it.
 async fn connect(server: &Server, host: &Host, limit: Duration) -> Result<(Client, Messages)> {
-    let late = |what: &str| Error::from(Failure::new(Unavailable, format!("{what} took too long")));
-    let silent = || {
-        let why = "it takes connections and does not answer: is it stopped, or overloaded, or no PostgreSQL? Behind a pooler, it may be the server";
-        Error::from(Failure::new(Unavailable, why))
+    let credentials = async {
+        let (user, password) = server.user().await?;
+        let password = server.password(host, &user, password).await?;
+        Ok::<_, Error>((user, password))
     };
-    let (user, password) = timeout(limit, server.user())
+    let (user, password) = timeout(limit, credentials)
         .await
         .map_err(|_| late("asking for the credentials"))??;
-    let tcp = timeout(limit, TcpStream::connect((host.name.as_str(), host.port))).await;
-    let tcp = tcp
-        .map_err(|_| late("connecting"))?
-        .and_then(|tcp| tcp.set_nodelay(true).map(|()| tcp));
-    let tcp = tcp.map_err(|e| {
-        let why = match e.kind() {
-            ConnectionRefused => {
-                "nothing listens at this port: is it running there, and is the port right?".into()
-            }
-            _ if e.to_string().starts_with(NO_HOST) => {
-                format!("the host name cannot be looked up: is it written right? ({e})")
-            }
-            _ => e.to_string(),
-        };
-        Error::from(Failure::new(Unavailable, why))
-    })?;
-    let mut settings = Settings::new();
-    settings
-        .user(user)
-        .dbname(&server.database)
-        .application_name("leasehold");
+    let mut settings = server.settings.clone();
+    settings.user(user).dbname(&server.database);
+    if settings.get_application_name().is_none() {
+        settings.application_name("leasehold");
+    }
     if let Some(password) = password {
         settings.password(password);
     }
+    if host.is_socket() {
+        if server.is_tls_demanded {
+            let what = "Config::tls asks for TLS, and a Unix socket has none: name a host";
+            return Err(Error::new(leasehold_core::ErrorKind::Invalid, what));
+        }
+        settings.ssl_mode(SslMode::Disable);
+        return connect_to_socket(host, &settings, limit).await;
+    }
+    let mut refusal = None;
+    for (nth, tls) in server.ways.iter().enumerate() {
+        let is_last = nth + 1 == server.ways.len();
+        settings.ssl_mode(match tls {
+            None => SslMode::Disable,
+            Some(_) if is_last => SslMode::Require,
+            Some(_) => SslMode::Prefer,
+        });
+        match connect_by(tls.as_ref(), host, &settings, limit).await {
+            Err(e) if !is_last && is_of_encryption(&e, tls.is_some()) => {
+                refusal = Some((tls.is_some(), e))
+            }
+            // Over TLS the server says more about what it lacks.
+            Err(e) if is_of_encryption(&e, tls.is_some()) => {
+                let by_tls = refusal.filter(|(by_tls, _)| *by_tls);
+                return Err(by_tls.map_or(e, |(_, e)| e));
+            }
+            ended => return ended,
+        }
+    }
+    Err(no_host())
+}
+
+/// Connects over TLS with these settings, or in plain text.
+async fn connect_by(
+    tls: Option<&Tls>,
+    host: &Host,
+    settings: &Settings,
+    limit: Duration,
+) -> Result<(Client, Messages)> {
+    let tcp = timeout(limit, TcpStream::connect((host.name.as_str(), host.port))).await;
+    let tcp = tcp
+        .map_err(|_| late("connecting"))?
+        .and_then(|tcp| keep_alive(&tcp, settings).map(|()| tcp))
+        .map_err(|e| of_socket(&e, "port"))?;
     #[cfg(feature = "tls")]
-    if let Some(tls) = &server.tls {
-        settings.ssl_mode(SslMode::Require);
-        let connected = timeout(
-            limit,
-            crate::client::secure::connect(tls, host, tcp, &settings),
-        )
-        .await;
-        let (client, mut connection) = connected.map_err(|_| late("the TLS handshake"))??;
+    if let Some(tls) = tls {
+        let connecting = crate::client::secure::connect(tls, host, tcp, settings);
+        let connected = timeout(limit, connecting).await;
+        let (client, mut connection) = connected.map_err(|_| silent())??;
         return Ok((
             client,
             Box::pin(stream_fn(move |context| connection.poll_message(context))),
         ));
     }
-    settings.ssl_mode(SslMode::Disable);
-    let connected = timeout(limit, settings.connect_raw(tcp, NoTls))
+    #[cfg(not(feature = "tls"))]
+    let _ = tls;
+    plainly(tcp, settings, limit).await
+}
+
+/// Connects to the Unix socket in a folder, which is never over TLS.
+#[cfg(unix)]
+async fn connect_to_socket(
+    host: &Host,
+    settings: &Settings,
+    limit: Duration,
+) -> Result<(Client, Messages)> {
+    let path = format!("{}/.s.PGSQL.{}", host.name, host.port);
+    let socket = timeout(limit, tokio::net::UnixStream::connect(&path)).await;
+    let socket = socket
+        .map_err(|_| late("connecting"))?
+        .map_err(|e| of_socket(&e, "socket"))?;
+    plainly(socket, settings, limit).await
+}
+
+#[cfg(not(unix))]
+async fn connect_to_socket(
+    _host: &Host,
+    _settings: &Settings,
+    _limit: Duration,
+) -> Result<(Client, Messages)> {
+    let why = "this system has no Unix sockets: name a host";
+    Err(Failure::new(leasehold_core::ErrorKind::Unsupported, why).into())
+}
+
+/// Begins a session in plain text.
+async fn plainly(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    settings: &Settings,
+    limit: Duration,
+) -> Result<(Client, Messages)> {
+    let connected = timeout(limit, settings.connect_raw(stream, NoTls))
         .await
         .map_err(|_| silent())?;
     let (client, mut connection) =
@@ -331,6 +400,54 @@ async fn connect(server: &Server, host: &Host, limit: Duration) -> Result<(Clien
     ))
 }
 
+/// Sets what the settings say of a connection, and that small requests are sent at once.
+fn keep_alive(tcp: &TcpStream, settings: &Settings) -> io::Result<()> {
+    tcp.set_nodelay(true)?;
+    let socket = SockRef::from(tcp);
+    if settings.get_keepalives() {
+        let mut alive = TcpKeepalive::new().with_time(settings.get_keepalives_idle());
+        if let Some(interval) = settings.get_keepalives_interval() {
+            alive = alive.with_interval(interval);
+        }
+        if let Some(count) = settings.get_keepalives_retries() {
+            alive = alive.with_retries(count);
+        }
+        socket.set_tcp_keepalive(&alive)?;
+    }
+    #[cfg(target_os = "linux")]
+    if let Some(time) = settings.get_tcp_user_timeout() {
+        socket.set_tcp_user_timeout(Some(*time))?;
+    }
+    Ok(())
+}
+
+fn silent() -> Error {
+    let why = "it takes connections and does not answer: is it stopped, or overloaded, or no PostgreSQL? Behind a pooler, it may be the server";
+    Failure::new(Unavailable, why).into()
+}
+
+fn late(what: &str) -> Error {
+    Failure::new(Unavailable, format!("{what} took too long")).into()
+}
+
+/// The error of a socket that could not be connected, at a `port` or as a file.
+fn of_socket(e: &io::Error, what: &str) -> Error {
+    let why = match e.kind() {
+        ConnectionRefused => {
+            format!("nothing listens at this {what}: is it running there, and is the {what} right?")
+        }
+        NotFound if what == "socket" => {
+            "no socket is there: is it running, and are the folder (host) and the port right?"
+                .into()
+        }
+        _ if e.to_string().starts_with(NO_HOST) => {
+            format!("the host name cannot be looked up: is it written right? ({e})")
+        }
+        _ => e.to_string(),
+    };
+    Failure::new(Unavailable, why).into()
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -338,6 +455,59 @@ mod tests {
 
     use super::*;
     use crate::Config;
+
+    /// The error of a client with these words that connects and says nothing.
+    #[cfg(feature = "tls")]
+    async fn refused(words: &str) -> Error {
+        use std::io::Read;
+
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let config = Config::from_url(&format!("postgres://me:s3cret@{addr}/db?{words}")).unwrap();
+        let limit = Duration::from_secs(10);
+        let connected = connect(&config.server, &config.server.hosts[0], limit).await;
+        let Err(error) = connected else {
+            panic!("nobody is there")
+        };
+        let mut said = Vec::new();
+        let (mut client, _) = listener.accept().unwrap();
+        client.set_nonblocking(false).unwrap();
+        client.read_to_end(&mut said).unwrap();
+        assert!(said.is_empty() && listener.accept().is_err(), "{said:?}");
+        error
+    }
+
+    #[cfg(feature = "tls")]
+    #[tokio::test]
+    async fn a_file_that_cannot_be_read_is_no_reason_for_plain_text() {
+        for mode in ["sslmode=prefer&", ""] {
+            let words = format!("{mode}sslcert=/no/me.pem&sslkey=/no/me.key");
+            let error = refused(&words).await;
+            assert_eq!(error.kind(), leasehold_core::ErrorKind::Invalid, "{error}");
+            assert!(error.to_string().contains("/no/me"), "{error}");
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    #[tokio::test]
+    async fn tls_that_code_asks_for_is_not_forgotten_on_a_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("postgres://me@/db?host={}", folder.path().display());
+        let config = Config::from_url(&url).unwrap();
+        let limit = Duration::from_secs(10);
+        for (config, says) in [
+            (config.clone(), "socket"),
+            (config.tls(Tls::new()), "Config::tls"),
+        ] {
+            let connected = connect(&config.server, &config.server.hosts[0], limit).await;
+            let error = connected.err().map(|e| e.to_string());
+            assert!(
+                error.as_ref().is_some_and(|e| e.contains(says)),
+                "{error:?}"
+            );
+        }
+    }
 
     /// Also before its task has heard of that: whoever waits for a connection is not given this one.
     #[tokio::test]
@@ -352,7 +522,10 @@ mod tests {
             client.write_all(welcome).await.unwrap();
             client
         };
-        let config = Config::from_url(&format!("postgres://user:word@{addr}/database")).unwrap();
+        let config = Config::from_url(&format!(
+            "postgres://user:word@{addr}/database?sslmode=disable"
+        ))
+        .unwrap();
         let long = Duration::from_secs(10);
         let (opened, _client) = tokio::join!(
             Link::open_at(&config.server, &config.server.hosts[0], long),

@@ -30,7 +30,7 @@ use tokio_postgres::Row;
 
 use crate::client::link::Link;
 use crate::client::request::Request;
-use crate::config::Server;
+use crate::config::{Config, Server};
 use crate::error::Failure;
 
 /// A connection that was not used for this time is closed.
@@ -46,6 +46,8 @@ pub(crate) struct Pool {
     server: Server,
     most: usize,
     limit: Duration,
+    /// The time that a verb waits while all connections are in use.
+    patience: Duration,
     each: Mutex<Vec<Arc<InRuntime>>>,
     closed: AtomicBool,
     /// The sessions have another isolation level than locks need.
@@ -83,19 +85,15 @@ pub(crate) struct Taken {
 }
 
 impl Pool {
-    /// Creates a pool without connections. It runs `most` requests at once in each runtime, and
-    /// renewals beside them. `limit` is the time limit of a request. The notifier is told when a
+    /// Creates a pool without connections. It runs as many requests at once in each runtime as the
+    /// configuration has connections, and renewals beside them. The notifier is told when a
     /// connection breaks.
-    pub(crate) fn new(
-        server: &Server,
-        most: usize,
-        limit: Duration,
-        notifier: &Notifier,
-    ) -> Arc<Pool> {
+    pub(crate) fn new(config: &Config, notifier: &Notifier) -> Arc<Pool> {
         Arc::new(Pool {
-            server: server.clone(),
-            most,
-            limit,
+            server: config.server.clone(),
+            most: config.connections,
+            limit: config.timeout,
+            patience: config.patience.unwrap_or(config.timeout),
             each: Mutex::default(),
             closed: AtomicBool::new(false),
             isolates: AtomicBool::new(false),
@@ -198,12 +196,12 @@ impl InRuntime {
         request: &Request,
         is_renewal: bool,
     ) -> Result<Vec<Row>, Failure> {
-        let slots = if is_renewal {
-            &self.renewals
+        let (slots, patience) = if is_renewal {
+            (&self.renewals, pool.limit)
         } else {
-            &self.verbs
+            (&self.verbs, pool.patience)
         };
-        let _slot = match timeout(pool.limit, slots.acquire()).await {
+        let _slot = match timeout(patience, slots.acquire()).await {
             Ok(Ok(slot)) => slot,
             Ok(Err(_)) => return Err(Failure::closed()),
             Err(_) => {
@@ -249,7 +247,12 @@ impl InRuntime {
                 return Ok(self.taken(link));
             }
             let Some(next) = self.queue(is_renewal) else {
-                match Link::open(&pool.server, pool.limit).await {
+                // A renewal that is late is worth nothing.
+                let limit = match is_renewal {
+                    true => pool.limit,
+                    false => pool.server.connect_limit(pool.limit),
+                };
+                match Link::open(&pool.server, limit).await {
                     Ok((link, _)) => {
                         locked(&self.connections).in_use += 1;
                         return Ok(self.taken(Arc::new(link)));

@@ -20,4 +20,5 @@ mod setup;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;
+mod urls;
 mod users;

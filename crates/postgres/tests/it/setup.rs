@@ -725,7 +725,7 @@ async fn what_cannot_serve_is_refused_in_words() {
                 ErrorKind::Denied,
                 "password",
             ),
-            (format!("postgres://{}/{}", server.addr(), Server::DATABASE), ErrorKind::Invalid, "user"),
+            (format!("postgres://{}/{}", server.addr(), Server::DATABASE), ErrorKind::Denied, "asks for a password"),
         ] {
             let answer = Postgres::connect(&url).await;
             let found = answer.as_ref().map_err(leasehold_core::Error::kind).err();
@@ -1010,12 +1010,14 @@ async fn of_addresses(judged: &Reasons) {
         "the database system is shutting down",
     ] {
         let at = refusing("57P03", message).await;
-        reason(judged, STARTING, &format!("postgres://me@{at}/database")).await;
+        let url = format!("postgres://me@{at}/database?sslmode=disable");
+        reason(judged, STARTING, &url).await;
     }
     // The words of a server in a file system without room.
     let words = "could not extend file \"base/5/16385_fsm\": No space left on device";
     let at = refusing("53100", words).await;
-    reason(judged, FULL, &format!("postgres://me@{at}/database")).await;
+    let url = format!("postgres://me@{at}/database?sslmode=disable");
+    reason(judged, FULL, &url).await;
 }
 
 /// A server, and another one that follows it.

@@ -4,6 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use crate::support::*;
+use leasehold_core::backend::Backend;
 use leasehold_core::{Error, ErrorKind, Result, Store};
 use leasehold_postgres::{Config, Postgres, Tls};
 use leasehold_testbed::tls_cases::{TlsStore, works};
@@ -190,6 +191,143 @@ async fn files_are_read_anew_for_each_connection() {
         until(async || guard.confirm().await.is_ok()).await;
         waiter.await.unwrap().unwrap().release().await.unwrap();
         works(store).await;
+    })
+    .await;
+}
+
+/// A server with TLS whose certificate is for another host.
+async fn elsewhere(authority: &Certificates) -> (Server, TlsPort) {
+    let mut port = TlsPort::new(authority).unwrap();
+    port.files = authority.issue_for("db", &["db.internal"]).unwrap();
+    let options = PostgresOptions {
+        tls: Some(port.clone()),
+        ..options()
+    };
+    (Server::start_with(&options).await.unwrap(), port)
+}
+
+fn of(server: &Server, words: &str) -> String {
+    crate::support::url(server, &format!("&{words}"))
+}
+
+/// Whether the connections of clients are over TLS: all, none, or some.
+async fn over_tls(server: &Server) -> String {
+    let clients = "SELECT string_agg(DISTINCT s.ssl::text, ',') FROM pg_stat_ssl s JOIN pg_stat_activity a USING (pid)
+        WHERE a.backend_type = 'client backend' AND a.pid <> pg_backend_pid()";
+    server.text(clients).await.unwrap()
+}
+
+/// The warnings that are about TLS.
+fn warned(store: &Postgres) -> usize {
+    let all = store.guarantees();
+    let of_tls = all
+        .warnings()
+        .iter()
+        .filter(|warning| warning.contains("sslmode=verify-full"));
+    of_tls.count()
+}
+
+#[tokio::test]
+async fn each_mode_of_tls_does_what_it_says() {
+    bounded(Box::pin(async {
+        let (plain, authority) = (server().await, Certificates::new().unwrap());
+        let stranger = Certificates::new().unwrap();
+        let (secure, _port) = elsewhere(&authority).await;
+        let own = format!("sslrootcert={}", authority.ca().display());
+        let others = format!("sslrootcert={}", stranger.ca().display());
+        for (words, at_secure, at_plain, warns) in [
+            ("sslmode=disable", "false", "false", 0),
+            ("sslmode=allow", "false", "false", 1),
+            ("sslmode=prefer", "true", "false", 1),
+            ("", "true", "false", 0),
+            ("sslmode=require", "true", "no TLS port", 1),
+            (&format!("sslmode=require&{own}"), "true", "no TLS port", 0),
+            (
+                &format!("sslmode=require&{others}"),
+                "not signed by the CA",
+                "no TLS port",
+                0,
+            ),
+            (
+                &format!("sslmode=verify-ca&{own}"),
+                "true",
+                "no TLS port",
+                0,
+            ),
+            (
+                &format!("sslmode=verify-full&{own}"),
+                "db.internal",
+                "no TLS port",
+                0,
+            ),
+            (
+                "sslmode=require&channel_binding=require",
+                "true",
+                "no TLS port",
+                0,
+            ),
+            (
+                "channel_binding=require",
+                "true",
+                "channel_binding=require",
+                0,
+            ),
+        ] {
+            for (server, expected) in [(&secure, at_secure), (&plain, at_plain)] {
+                let url = of(server, words);
+                if expected != "true" && expected != "false" {
+                    let said = Postgres::connect(&url).await.unwrap_err().to_string();
+                    assert!(
+                        said.contains(expected) && !said.contains(Server::PASSWORD),
+                        "{words}: {said}"
+                    );
+                    continue;
+                }
+                let store = client_at(&url).await;
+                assert_eq!(warned(&store), warns, "{words}");
+                assert_eq!(over_tls(server).await, expected, "{words}");
+                store.close().await.unwrap();
+                until(async || server.clients().await.unwrap() == 0).await;
+            }
+        }
+    }))
+    .await;
+}
+
+/// The server lets clients in by one way only.
+#[tokio::test]
+async fn the_other_way_is_tried_where_the_first_one_is_refused() {
+    bounded(async {
+        let authority = Certificates::new().unwrap();
+        let (server, _port) = elsewhere(&authority).await;
+        for (rule, words, over) in [
+            (
+                "hostssl all all 127.0.0.1/32 scram-sha-256",
+                "sslmode=allow",
+                "true",
+            ),
+            (
+                "hostnossl all all 127.0.0.1/32 scram-sha-256",
+                "sslmode=prefer",
+                "false",
+            ),
+        ] {
+            rules(&server, rule).await;
+            let store = client_at(&of(&server, words)).await;
+            assert_eq!(over_tls(&server).await, over, "{words}");
+            works(Store::new(store)).await;
+            until(async || server.clients().await.unwrap() == 0).await;
+            let wrong = of(&server, words).replace(Server::PASSWORD, "wr0ng");
+            let error = Postgres::connect(&wrong).await.unwrap_err();
+            assert!(error.to_string().contains("28P01"), "{error}");
+        }
+        let error = Postgres::connect(&of(&server, "sslmode=require"))
+            .await
+            .unwrap_err();
+        assert!(
+            error.kind() == ErrorKind::Denied && error.to_string().contains("28000"),
+            "{error}"
+        );
     })
     .await;
 }

@@ -37,7 +37,9 @@ pub(crate) async fn warnings(connection: &Connection) -> Vec<String> {
     } else {
         in_cluster
     };
-    judged(&known, alone).map(str::to_owned).collect()
+    let unverified = connection.is_unverified().then_some(UNVERIFIED);
+    let all = unverified.into_iter().chain(judged(&known, alone));
+    all.map(str::to_owned).collect()
 }
 
 /// The warnings that follow from these facts, one fact in each line. `alone` is the warning that no
@@ -81,6 +83,8 @@ fn judged(known: &str, alone: Option<&'static str>) -> impl Iterator<Item = &'st
 
 const SILENT: &str = "whether it keeps locks is not known: it does not answer";
 const REPLICA: &str = "it is a replica: it grants nothing, and what it says of locks may be old (name the primary, or its sentinels)";
+const UNVERIFIED: &str = "ssl_cert_reqs=none encrypts, and verifies no certificate: whoever is on the way can answer in the server's place \
+(write ca=file, with the CA of the server, in place of it)";
 const EVICTS: &str = "its maxmemory-policy may delete locks that are held: locks have a TTL, so every policy but noeviction \
 can choose them (set maxmemory-policy noeviction)";
 const MEMORY_UNKNOWN: &str = "whether it may evict locks, and whether replicas follow it, is not known: this user may not ask (INFO)";

@@ -26,6 +26,7 @@ use std::time::Duration;
 use leasehold_core::backend::Subscription;
 use leasehold_core::support::{Background, Signal, locked};
 use leasehold_core::{Error, ErrorKind, Name, Result};
+use leasehold_net::Verified;
 use redis::{Cmd, Pipeline, RedisResult, Value};
 use scopeguard::{ScopeGuard, guard};
 use tokio::runtime::Handle;
@@ -125,6 +126,12 @@ impl Connection {
     /// Returns whether the server is a node of a Cluster.
     pub(crate) fn is_in_cluster(&self) -> bool {
         self.link.cluster
+    }
+
+    /// Returns whether the connection is over TLS to a server of which nothing is verified.
+    pub(crate) fn is_unverified(&self) -> bool {
+        let tls = self.link.tls.as_ref();
+        tls.is_some_and(|tls| tls.verified() == Verified::Nothing)
     }
 
     /// The number of the current connection.

@@ -1,11 +1,12 @@
 //! Reads a store's address into its servers, and a lease into the milliseconds that they grant.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::link::mark::StoreMark;
 use leasehold_core::{Error, ErrorKind, MAX_TTL, Result};
-use leasehold_net::{Address, Credentials, Host, Tls};
+use leasehold_net::{Address, Credentials, Host, Tls, Verified};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
 /// One server: the client crate's description of it, the sources of its address and its
@@ -48,9 +49,129 @@ impl From<ConnectionInfo> for Server {
     }
 }
 
-/// All servers of an address. Removes the TLS options from it.
+/// Words of redis-py for TLS, and what they are called here.
+const NAMES: [(&str, &str); 3] = [
+    ("ssl_ca_certs", "ca"),
+    ("ssl_certfile", "cert"),
+    ("ssl_keyfile", "key"),
+];
+
+/// Words of other clients that are refused, with what to write instead.
+const REFUSED: [(&str, &str); 12] = [
+    ("socket_timeout", "timeout=milliseconds"),
+    ("socket_connect_timeout", "timeout=milliseconds"),
+    ("connect_timeout", "timeout=milliseconds"),
+    ("connectTimeout", "timeout=milliseconds"),
+    ("commandTimeout", "timeout=milliseconds"),
+    ("dial_timeout", "timeout=milliseconds"),
+    ("read_timeout", "timeout=milliseconds"),
+    ("write_timeout", "timeout=milliseconds"),
+    ("ssl", "the scheme rediss:// for TLS"),
+    ("tls", "the scheme rediss:// for TLS"),
+    (
+        "skip_verify",
+        "ssl_cert_reqs=none, or the CA's file as ca=file",
+    ),
+    ("client_name", "nothing: connections get no name"),
+];
+
+/// Reads words that other clients have in a URL: the user, the password, the database, the protocol
+/// and the family of addresses.
+pub(crate) fn other_words(address: &mut Address) -> Result<()> {
+    address.rename("clientName", "client_name");
+    if let Some((word, instead)) = REFUSED.iter().find(|(it, _)| address.take(it).is_some()) {
+        return Err(invalid(format!("{word} is not read here: write {instead}")));
+    }
+    for (theirs, ours) in NAMES {
+        address.rename(theirs, ours);
+    }
+    for (theirs, ours) in [("username", "user"), ("pass", "password")] {
+        address.rename(theirs, ours);
+    }
+    for (word, value) in ["user", "password"].map(|word| (word, address.take(word))) {
+        let place = match word {
+            "user" => &mut address.user,
+            _ => &mut address.password,
+        };
+        if value.is_some() && place.is_some() {
+            let what = format!("a {word} stands before the @ already: leave the parameter out");
+            return Err(invalid(what));
+        }
+        *place = place.take().or(value);
+    }
+    if address.user.is_some() && address.password.is_none() {
+        return Err(invalid("a user without a password: write password="));
+    }
+    for (theirs, ours) in [("database", "db"), ("virtual_host", "db")] {
+        address.rename(theirs, ours);
+    }
+    if let Some(db) = address.take("db") {
+        if !address.path.is_empty() && address.path != db {
+            let what = "the database stands behind the host and in a parameter: leave one out";
+            return Err(invalid(what));
+        }
+        address.path = db;
+    }
+    match address.take("protocol").as_deref() {
+        None | Some("3" | "resp3") => {}
+        Some(_) => {
+            let what = "protocol is 3: notifications need RESP3";
+            return Err(invalid(what));
+        }
+    }
+    match address.take("family").as_deref() {
+        // The addresses of a name are tried together, of both families.
+        None | Some("0") => Ok(()),
+        Some(_) => Err(invalid("family is 0: addresses of both are used")),
+    }
+}
+
+/// Reads how much of a server's certificate is verified, in the words of redis-py.
+pub(crate) fn verified(address: &mut Address) -> Result<Verified> {
+    let words = ["ssl_cert_reqs", "ssl_check_hostname"];
+    let [needs, name] = words.map(|word| address.take(word).map(|text| text.to_lowercase()));
+    if !address.tls && (needs.is_some() || name.is_some()) {
+        let what = "ssl_cert_reqs and ssl_check_hostname are for TLS: write rediss://";
+        return Err(invalid(what));
+    }
+    let verifies_name = match name.as_deref() {
+        None | Some("true") => true,
+        Some("false") => false,
+        Some(_) => return Err(invalid("ssl_check_hostname is true or false")),
+    };
+    match needs.as_deref() {
+        Some("none" | "cert_none") if name.as_deref() == Some("true") => Err(contradiction()),
+        Some("none" | "cert_none") => Ok(Verified::Nothing),
+        None | Some("required" | "cert_required" | "optional" | "cert_optional") => {
+            Ok(match verifies_name {
+                true => Verified::Name,
+                false => Verified::Ca,
+            })
+        }
+        Some(_) => Err(invalid("ssl_cert_reqs is required or none")),
+    }
+}
+
+fn contradiction() -> Error {
+    invalid(
+        "ssl_cert_reqs=none verifies nothing, and ca, server_name and ssl_check_hostname=true are for verifying: leave it out, or these",
+    )
+}
+
+/// All servers of an address. Removes the TLS options from it, and words of other clients.
 pub(crate) fn servers(address: &mut Address) -> Result<Vec<Server>> {
+    other_words(address)?;
+    let verified = verified(address)?;
     let tls = Tls::from_address(address, cfg!(feature = "tls"))?;
+    if verified == Verified::Ca && !tls.as_ref().is_some_and(Tls::has_ca_file) {
+        let what = "ssl_check_hostname=false needs ca=file: the system's CAs sign for everybody";
+        return Err(invalid(what));
+    }
+    let verifies = |tls: &Tls| tls.has_ca_file() || tls.has_server_name();
+    if verified == Verified::Nothing && tls.as_ref().is_some_and(verifies) {
+        return Err(contradiction());
+    }
+    let tls = tls.map(|tls| tls.verifying(verified));
     let infos = address
         .hosts
         .iter()
@@ -61,6 +182,10 @@ pub(crate) fn servers(address: &mut Address) -> Result<Vec<Server>> {
         ..Server::from(info)
     };
     Ok(infos.into_iter().map(server).collect())
+}
+
+fn invalid(what: impl fmt::Display) -> Error {
+    Error::new(ErrorKind::Invalid, format!("the store's URL: {what}"))
 }
 
 /// The server that the sentinels of an address know by the name in its path, `name[/db]`. Removes

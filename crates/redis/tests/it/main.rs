@@ -42,4 +42,5 @@ mod stress;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;
+mod urls;
 mod verbs;

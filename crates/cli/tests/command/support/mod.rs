@@ -46,6 +46,7 @@ pub(crate) fn leasehold<'a>(words: impl IntoIterator<Item = &'a str>) -> Command
     command
         .args(words)
         .env_remove("LEASEHOLD_STORE")
+        .env_remove("LEASEHOLD_STORE_FILE")
         .stdin(Stdio::null());
     command
 }

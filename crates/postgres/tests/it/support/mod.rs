@@ -32,6 +32,25 @@ pub(crate) async fn client(server: &Server) -> Postgres {
     connected(|| Postgres::connect(&url)).await
 }
 
+pub(crate) async fn client_at(url: &str) -> Postgres {
+    connected(|| Postgres::connect(url)).await
+}
+
+/// Lets in whom these rules let in, beside the testbed itself.
+pub(crate) async fn rules(server: &Server, rule: &str) {
+    let file = server.text("SHOW hba_file").await.unwrap();
+    let rules = format!(
+        "COPY (SELECT * FROM (VALUES ('local all all trust'), ('{rule}')) rules) TO '{file}'"
+    );
+    server.query(&rules).await.unwrap();
+    server.query("SELECT pg_reload_conf()").await.unwrap();
+    let loaded = format!(
+        "SELECT count(*) FROM pg_hba_file_rules WHERE type = '{}'",
+        rule.split(' ').next().unwrap()
+    );
+    until(async || server.number(&loaded).await.unwrap() == 1).await;
+}
+
 /// A connection of the program's own, as the role of the store.
 pub(crate) async fn program(server: &Server) -> Client {
     let (client, connection) = connect(&server.url(), NoTls).await.unwrap();
