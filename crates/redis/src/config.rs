@@ -41,7 +41,7 @@ pub(crate) struct Cluster {
 
 impl Config {
     /// Reads `redis://[:password@|user:password@]host[:port][/db]`, and after a `?` `timeout=ms`, `prefix=text`,
-    /// `min_replicas=n`, `min_replicas_timeout=ms`, joined by `&`.
+    /// `store=id`, `min_replicas=n`, `min_replicas_timeout=ms`, joined by `&`.
     ///
     /// Or `redis+sentinel://[…@]sentinel[:port],sentinel[:port]…/master-name[/db]` with these
     /// options, and `sentinel_user=name` and `sentinel_password=text` for the sentinels themselves:
@@ -75,10 +75,6 @@ impl Config {
         let within = number("min_replicas_timeout", WAIT)?;
         let timeout = address.timeout()?;
         let store_id = address.store_id("redis")?;
-        if store_id.is_some() && kind == Some("cluster") {
-            let what = "store: a Redis Cluster has no identity that could be compared";
-            return Err(Error::new(ErrorKind::Unsupported, what));
-        }
         let prefix = address.take("prefix").unwrap_or_default();
         let config = match kind {
             Some("sentinel") => Config::of(server_of_sentinels(&mut address)?),
@@ -222,8 +218,8 @@ impl Config {
         self
     }
 
-    /// Uses the database with this identity, and no other: see [`StoreId`]. Without it, the first
-    /// one that answers is used. It is for one server, also behind sentinels.
+    /// Uses the database or the Cluster with this identity, and no other: see [`StoreId`]. Without
+    /// it, the first one that answers is used, and of a Cluster the one to which most hosts belong.
     #[must_use]
     pub fn store_id(mut self, id: StoreId) -> Config {
         self.store_id = Some(id);

@@ -46,14 +46,14 @@ impl Nodes {
                 "min_replicas is for one primary, and not for a Redis Cluster",
             ));
         }
-        let cluster = Cluster::connect(
+        let (cluster, mut all) = Cluster::connect(
             config.seeds(cluster),
             config.timeout,
             inbox,
             cluster.reach.clone(),
+            mark,
         )
         .await?;
-        let mut all = Vec::new();
         for connection in cluster.connections() {
             let told = warnings(&connection).await.into_iter();
             all.extend(told.map(|text| format!("{}: {text}", connection.address())));

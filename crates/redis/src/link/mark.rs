@@ -65,12 +65,37 @@ impl StoreMark {
         others.any(|other| other.upgrade().and_then(|other| other.id()).as_ref() == Some(id))
     }
 
+    fn read(&self, mark: &str) -> Result<StoreId> {
+        mark.parse().map_err(|_| {
+            let what = format!("the key {} is not Leasehold's: remove it", self.key);
+            Error::new(ErrorKind::Corrupt, what)
+        })
+    }
+
+    /// Fails unless the database that has this mark, or none, is the known one. This is for a
+    /// database that looks as another one, so that a loss of data is no excuse.
+    pub(crate) fn confirm(&self, mark: Option<&str>) -> Result<()> {
+        let Some(id) = self.id() else {
+            let what = "the server may belong to another store than before, and this client has not seen the mark of its own: \
+                        it is not used. Does an address lead elsewhere, or was a server set up anew?";
+            return Err(Error::new(ErrorKind::OtherStore, what));
+        };
+        if let Some(mark) = mark {
+            return self.identity.check(&self.read(mark)?);
+        }
+        let unmarked = self.identity.check(&StoreId::of("redis", "unmarked"));
+        unmarked.map_err(|e| {
+            let what = format!(
+                "{e} (It has no key {key}. If it is the right one, and has lost its data: SET {key} {id})",
+                key = self.key
+            );
+            Error::new(e.kind(), what)
+        })
+    }
+
     /// Fails if a database with this mark may not be used.
     pub(crate) fn check(&self, mark: &str) -> Result<()> {
-        let Ok(id) = mark.parse::<StoreId>() else {
-            let what = format!("the key {} is not Leasehold's: remove it", self.key);
-            return Err(Error::new(ErrorKind::Corrupt, what));
-        };
+        let id = self.read(mark)?;
         if self.is_of_another_node(&id) {
             let what = format!(
                 "it is one and the same server as another node of the list, or a copy of it, which has only one vote \
@@ -115,6 +140,25 @@ mod tests {
         one.check(&mark).unwrap();
         assert_eq!(two.check(&mark).unwrap_err().kind(), ErrorKind::OtherStore);
         two.check(&two.new_mark()).unwrap();
+    }
+
+    #[test]
+    fn a_database_that_looks_as_another_one_needs_the_known_mark() {
+        let other = |mark: &StoreMark, shown| mark.confirm(shown).unwrap_err().kind();
+        let mark = StoreMark::pinned(None, "{}:store".into());
+        // Nothing is known to compare.
+        assert_eq!(other(&mark, Some("redis-1")), ErrorKind::OtherStore);
+        mark.check("redis-1").unwrap();
+        mark.confirm(Some("redis-1")).unwrap();
+        assert_eq!(other(&mark, Some("redis-2")), ErrorKind::OtherStore);
+        assert_eq!(other(&mark, Some("{}")), ErrorKind::Corrupt);
+        let unmarked = mark.confirm(None).unwrap_err();
+        assert!(
+            unmarked.kind() == ErrorKind::OtherStore
+                && unmarked.to_string().contains("SET {}:store redis-1"),
+            "{unmarked}"
+        );
+        assert_eq!(mark.id().unwrap().as_str(), "redis-1");
     }
 
     #[test]

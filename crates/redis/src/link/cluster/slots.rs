@@ -1,5 +1,6 @@
 //! Slots: the slot of a key, and the answers in which nodes tell which of them serve the slots.
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use leasehold_core::{Error, ErrorKind, Result};
@@ -30,9 +31,16 @@ static FENCES: LazyLock<Vec<u32>> = LazyLock::new(|| {
     numbers
 });
 
-/// The slot of a key without `{`, as the keys of locks are.
+/// The slot of a key: of the text between the first `{` and the next `}`, unless there is none.
 pub(crate) fn slot_of(key: &str) -> u16 {
-    crc(0, key.as_bytes()) % SLOTS as u16
+    let tag = key
+        .split_once('{')
+        .and_then(|(_, rest)| rest.split_once('}'));
+    let hashed = tag
+        .map(|(tag, _)| tag)
+        .filter(|tag| !tag.is_empty())
+        .unwrap_or(key);
+    crc(0, hashed.as_bytes()) % SLOTS as u16
 }
 
 /// The key of a slot's fence, in that slot.
@@ -54,6 +62,47 @@ fn crc(crc: u16, bytes: &[u8]) -> u16 {
     })
 }
 
+/// A map of a Cluster, as one of its nodes knows it.
+#[derive(Default)]
+pub(super) struct SlotMap {
+    pub(super) ranges: Vec<Range>,
+    /// The ids of the nodes that serve slots. A node chooses its id at random when it is set up.
+    pub(super) primaries: BTreeSet<String>,
+    /// The ids of these nodes and of their replicas.
+    nodes: BTreeSet<String>,
+}
+
+impl SlotMap {
+    /// The node that serves this slot.
+    pub(super) fn owner(&self, slot: u16) -> Option<&Host> {
+        let range = self
+            .ranges
+            .iter()
+            .find(|range| (range.first..=range.last).contains(&slot))?;
+        Some(&range.primary)
+    }
+
+    /// Returns whether more than half of these nodes are in the map.
+    pub(super) fn names_most_of(&self, nodes: &BTreeSet<String>) -> bool {
+        nodes.is_empty() || nodes.intersection(&self.nodes).count() * 2 > nodes.len()
+    }
+
+    /// Returns whether each of the two maps has most nodes of the other one.
+    pub(super) fn is_like(&self, other: &SlotMap) -> bool {
+        self.names_most_of(&other.primaries) && other.names_most_of(&self.primaries)
+    }
+
+    /// The addresses of the nodes that serve slots, for people.
+    pub(super) fn addresses(&self) -> String {
+        let all: BTreeSet<String> = self
+            .ranges
+            .iter()
+            .map(|range| range.primary.to_string())
+            .collect();
+        Vec::from_iter(all).join(", ")
+    }
+}
+
 /// Slots from the first to the last, the node that serves them, and its replicas.
 pub(super) struct Range {
     pub(super) first: u16,
@@ -63,8 +112,9 @@ pub(super) struct Range {
 }
 
 /// Reads the answer to `CLUSTER SLOTS`. A node without a name is the asked node, at the given port.
-pub(super) fn read(answer: &Value, asked: &Host) -> Result<Vec<Range>> {
-    let range = |answer: &Value| {
+pub(super) fn read(answer: &Value, asked: &Host) -> Result<SlotMap> {
+    let mut map = SlotMap::default();
+    let mut range = |answer: &Value| {
         let Value::Array(parts) = answer else {
             return None;
         };
@@ -76,6 +126,9 @@ pub(super) fn read(answer: &Value, asked: &Host) -> Result<Vec<Range>> {
         if first > last || usize::from(last) >= SLOTS {
             return None;
         }
+        map.primaries.extend(id(primary));
+        map.nodes
+            .extend(replicas.iter().chain([primary]).filter_map(id));
         let replicas = replicas
             .iter()
             .filter_map(|node| host(node, asked))
@@ -91,13 +144,12 @@ pub(super) fn read(answer: &Value, asked: &Host) -> Result<Vec<Range>> {
         return Err(unreadable());
     };
     // A node without an address cannot be reached yet: its slots count as served by no node.
-    Ok(ranges
+    let ranges = ranges
         .iter()
         .map(|answer| range(answer).ok_or_else(unreadable))
-        .collect::<Result<Vec<_>>>()?
-        .into_iter()
-        .flatten()
-        .collect())
+        .collect::<Result<Vec<_>>>()?;
+    map.ranges = ranges.into_iter().flatten().collect();
+    Ok(map)
 }
 
 fn unreadable() -> Error {
@@ -105,6 +157,15 @@ fn unreadable() -> Error {
         ErrorKind::Internal,
         junk("the answer to CLUSTER SLOTS").to_string(),
     )
+}
+
+/// The id in `[address, port, id, …]`.
+fn id(node: &Value) -> Option<String> {
+    let Value::Array(parts) = node else {
+        return None;
+    };
+    let id = from_redis_value_ref::<String>(parts.get(2)?).ok()?;
+    (!id.is_empty()).then_some(id)
 }
 
 /// The node in `[address, port, id, …]`.
@@ -157,6 +218,8 @@ mod tests {
             ("a", 15_495),
             ("", 0),
             ("{}:f", 8_205),
+            ("{foo}:store", 12_182),
+            ("{foo", 13_308),
         ] {
             assert_eq!(slot_of(key), slot, "{key:?}");
         }
@@ -172,13 +235,9 @@ mod tests {
     #[test]
     fn answers_are_read_or_refused() {
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
-        let node = |name: Value, port| {
-            Value::Array(vec![
-                name,
-                Value::Int(port),
-                text("id"),
-                Value::Array(vec![]),
-            ])
+        let node = |name: Value, port: i64| {
+            let id = text(&format!("id-{port}"));
+            Value::Array(vec![name, Value::Int(port), id, Value::Array(vec![])])
         };
         let range = |first, last, nodes: Vec<Value>| {
             Value::Array([vec![Value::Int(first), Value::Int(last)], nodes].concat())
@@ -193,7 +252,16 @@ mod tests {
             range(100, 100, vec![node(text("?"), 7003)]),
         ]);
         let read_of = |answer: &Value| read(answer, &asked());
-        let ranges = read_of(&answer).unwrap();
+        let map = read_of(&answer).unwrap();
+        // A node that cannot be reached is known all the same.
+        let known: Vec<&str> = map.primaries.iter().map(String::as_str).collect();
+        assert_eq!(known, ["id-7000", "id-7002", "id-7003"]);
+        assert_eq!(map.nodes.len(), 4);
+        assert_eq!(
+            map.owner(99).map(ToString::to_string).as_deref(),
+            Some("10.0.0.1:7000")
+        );
+        let ranges = map.ranges;
         assert_eq!(
             (ranges.len(), ranges[0].last, ranges[1].first),
             (2, 99, 100)
@@ -216,6 +284,36 @@ mod tests {
     }
 
     #[test]
+    fn maps_of_one_cluster_have_most_nodes_in_common() {
+        let ids = |ids: &str| ids.chars().map(String::from).collect::<BTreeSet<_>>();
+        let map = |primaries: &str, replicas: &str| SlotMap {
+            ranges: Vec::new(),
+            primaries: ids(primaries),
+            nodes: ids(&[primaries, replicas].concat()),
+        };
+        let known = map("abc", "xyz");
+        for (primaries, replicas, is_same) in [
+            ("abc", "xyz", true),
+            // One has failed, or all were told to change places.
+            ("xbc", "yz", true),
+            ("xyz", "abc", true),
+            // One was added, one was replaced.
+            ("abcd", "", true),
+            ("abd", "", true),
+            // One that was set up alone keeps its id or not; most were replaced.
+            ("b", "", false),
+            ("n", "", false),
+            ("ade", "", false),
+        ] {
+            let map = map(primaries, replicas);
+            assert_eq!(map.names_most_of(&known.primaries), is_same, "{primaries}");
+        }
+        assert!(known.is_like(&map("abc", "")) && !map("b", "").is_like(&known));
+        // Each of a server that names no ids is as good as any.
+        assert!(map("", "").is_like(&map("", "")));
+    }
+
+    #[test]
     fn redirections_name_a_node() {
         let host = |details| redirected(details, &asked()).map(|host| host.to_string());
         assert_eq!(
@@ -233,15 +331,17 @@ mod tests {
     fn whatever_a_node_says_it_is_read_or_refused() {
         let asked = asked();
         fuzz(include_str!("../../../corpus/answers"), |bytes| {
-            let ranges = redis::parse_redis_value(bytes)
+            let map = redis::parse_redis_value(bytes)
                 .ok()
-                .and_then(|answer| read(&answer, &asked).ok());
+                .and_then(|answer| read(&answer, &asked).ok())
+                .unwrap_or_default();
+            assert!(map.primaries.is_subset(&map.nodes));
             for Range {
                 first,
                 last,
                 primary,
                 replicas,
-            } in ranges.into_iter().flatten()
+            } in map.ranges
             {
                 assert!(first <= last && usize::from(last) < SLOTS);
                 assert!(
