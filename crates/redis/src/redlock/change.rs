@@ -40,6 +40,7 @@ use tokio::time::sleep;
 
 use crate::link::{CLOCK, Call, Connection, Inbox, Names, Script, Server, StoreMark, junk};
 use crate::redlock::client::list::{address, canonical, record_of};
+use crate::redlock::client::nodes::BOUND;
 use crate::redlock::config::check;
 use crate::redlock::{BESIDE, Config, invalid};
 
@@ -49,7 +50,7 @@ const BALLOTS: usize = 8;
 const OVERTAKEN: &str = "redlock: somebody else has opened the next list meanwhile: repeat it";
 
 static LIST: std::sync::LazyLock<Script> =
-    std::sync::LazyLock::new(|| Script::new(&[CLOCK, include_str!("list.lua")]));
+    std::sync::LazyLock::new(|| Script::new(&[CLOCK, BOUND, include_str!("list.lua")]));
 
 /// The outcome of [`change_nodes`].
 #[derive(Clone, Debug, PartialEq, Eq)]

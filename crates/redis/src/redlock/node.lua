@@ -65,8 +65,6 @@ end
 
 -- For how many microseconds of tokens one hash serves, and for how many milliseconds it stays when the clock has passed them.
 local AGE, SPARE = 2000000, 3000
--- For how many seconds the bound stays when the clock has passed it: so far back may the clock step.
-local KEPT = 7200
 
 -- Last tokens. Once the clock has passed the last token of a name, the name may be forgotten, as the clock gives greater ones: until it
 -- steps back. A name alone that is gone looks as one that never was. So many names are in one hash, which goes with all of them, and
@@ -103,9 +101,8 @@ local function remember(upto)
   end
   local last_bound = bound
   bound = math.max(bound, upto + AGE)
-  local ahead = math.max(0, math.ceil((bound - micros) / 1000000))
   -- First of all: a server whose memory is full refuses it, and nothing has changed.
-  call('SET', BOUND, int(bound), 'EX', KEPT + ahead)
+  local ahead = set_bound(BOUND, bound)
   if anew then
     call('UNLINK', TOKENS)
   elseif micros >= older or older - micros > KEPT * 1000000 then

@@ -18,9 +18,13 @@ use leasehold_core::support::wall;
 use leasehold_core::{Error, ErrorKind, Result};
 use redis::{Value, from_redis_value_ref, pipe};
 
+/// The part of a node's scripts that writes the bound of its tokens.
+pub(crate) const BOUND: &str = include_str!("../bound.lua");
+
 pub(crate) static NODE: LazyLock<Script> = LazyLock::new(|| {
     let parts = [
         CLOCK,
+        BOUND,
         include_str!("../node.lua"),
         include_str!("../operator.lua"),
     ];

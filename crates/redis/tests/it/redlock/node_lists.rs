@@ -275,7 +275,7 @@ async fn a_late_promise_for_the_first_number_gives_an_emptied_node_no_record() {
         let all = Cluster::of(3).await;
         all.change("abc", "abc").await;
         all.node('b').command(&["FLUSHALL"]).await.unwrap();
-        let script = [CLOCK, include_str!("../../../src/redlock/list.lua")].concat();
+        let script = [BEGINNING, include_str!("../../../src/redlock/list.lua")].concat();
         let late = [
             "EVAL", &script, "2", "{}:rn", "{}:rt", "promise", "1", "a,b,c", "9", "me", "life",
         ];
