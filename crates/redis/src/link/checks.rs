@@ -14,7 +14,9 @@ pub(crate) async fn warnings(connection: &Connection) -> Vec<String> {
     for setting in ["save", "appendfsync"] {
         questions.cmd("CONFIG").arg("GET").arg(setting);
     }
-    let answers = connection.send(&questions).await.unwrap_or_default();
+    let Ok(answers) = connection.send(&questions).await else {
+        return vec![SILENT.to_owned()];
+    };
     // A refusal has no text.
     let text = |value: &Value| from_redis_value_ref::<String>(value).unwrap_or_default();
     let mut known = String::new();
@@ -73,6 +75,7 @@ fn judged(known: &str, alone: Option<&'static str>) -> impl Iterator<Item = &'st
     warnings.into_iter()
 }
 
+const SILENT: &str = "it did not answer when the store connected, so its settings are not known";
 const EVICTS: &str = "its maxmemory-policy may delete locks that are held: locks have a TTL, so every policy but noeviction \
 can choose them (set maxmemory-policy noeviction)";
 const MEMORY_UNKNOWN: &str = "whether it may evict locks, and whether replicas follow it, is not known: this user may not ask (INFO)";

@@ -567,6 +567,62 @@ async fn a_list_that_cannot_be_opened_is_not_begun() {
     .await;
 }
 
+/// Without its reason a node that cannot read its record looks as one that has none.
+#[tokio::test]
+async fn why_a_node_cannot_read_its_record_is_said() {
+    bounded(async {
+        let all = Cluster::of(3).await;
+        all.change("abc", "abc").await;
+        let store = all.client("abc").await;
+        for name in "abc".chars() {
+            all.tell(name, &["SET", "{}:rn", "junk"]).await;
+        }
+        let refused = store.claim(&held("a", 1000)).await.map(drop).unwrap_err();
+        let text = refused.to_string();
+        assert_eq!(refused.kind(), ErrorKind::Corrupt, "{text}");
+        let reason = "holds something that is no lock";
+        assert!(text.contains(reason), "{text}");
+        // Who starts now is warned of each node.
+        let warned = async |url: String, reason: &str| {
+            let store = connected(|| Redlock::connect(&url)).await;
+            let said = store.guarantees();
+            let of_lists = said
+                .warnings()
+                .iter()
+                .filter(|text| text.contains("the list of nodes") && text.contains(reason));
+            assert_eq!(of_lists.count(), 3, "{:?}", said.warnings());
+        };
+        warned(all.url("abc"), reason).await;
+        let rights = "on >pw ~a ~{a}:* ~{}:rt ~{}:ro ~{}:rb ~{}:store ~{}:- &leasehold:* +@all";
+        for node in &all.0 {
+            let words = ["ACL", "SETUSER", "app"].into_iter();
+            let words: Vec<&str> = words.chain(rights.split(' ')).collect();
+            node.command(&words).await.unwrap();
+        }
+        let url = all.url("abc").replace("://", "://app:pw@");
+        warned(url, "lacks a right").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_silent_at_the_start_is_in_the_warnings() {
+    bounded(async {
+        let all = Cluster::of(3).await;
+        all.node('c').kill().await.unwrap();
+        let store = all.client("abc").await;
+        let addr = all.node('c').addr();
+        let said = store.guarantees();
+        let about = said.warnings().iter().filter(|text| text.contains(addr));
+        let about: Vec<&String> = about.collect();
+        assert_eq!(about.len(), 2, "{about:?}");
+        for words in ["its settings are not known", "the list of nodes"] {
+            assert!(about.iter().any(|text| text.contains(words)), "{about:?}");
+        }
+    })
+    .await;
+}
+
 /// A program that runs through changes: it claims, holds for a moment, dies now and then, and begins anew with the list in use when
 /// it is told that its own is out of date.
 struct Fleet {
