@@ -623,6 +623,46 @@ async fn a_node_that_is_silent_at_the_start_is_in_the_warnings() {
     .await;
 }
 
+#[tokio::test]
+async fn who_changes_a_list_with_a_wrong_password_is_denied() {
+    for is_numbered in [false, true] {
+        bounded(async {
+            let all = Cluster::of(3).await;
+            if is_numbered {
+                all.change("abc", "abc").await;
+            }
+            for name in ['b', 'c'] {
+                all.tell(name, &["CONFIG", "SET", "requirepass", "pw"])
+                    .await;
+            }
+            let denied = all.try_change("abc", "abc").await.unwrap_err();
+            assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
+            assert!(denied.to_string().contains("password"), "{denied}");
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn why_a_node_stays_behind_is_said() {
+    bounded(async {
+        let all = Cluster::of(3).await;
+        for _ in 0..2 {
+            all.change("abc", "abc").await;
+        }
+        all.tell('c', &["HSET", "{}:rn", "number", "1"]).await;
+        let short_of_replicas = ["CONFIG", "SET", "min-replicas-to-write", "1"];
+        all.tell('b', &short_of_replicas).await;
+        all.tell('c', &["CONFIG", "SET", "maxmemory", "1"]).await;
+        let refused = all.try_change("abc", "abc").await.unwrap_err();
+        let text = refused.to_string();
+        for words in ["1 of 3 nodes", "left behind", "out of memory"] {
+            assert!(text.contains(words), "{text}");
+        }
+    })
+    .await;
+}
+
 /// A program that runs through changes: it claims, holds for a moment, dies now and then, and begins anew with the list in use when
 /// it is told that its own is out of date.
 struct Fleet {
