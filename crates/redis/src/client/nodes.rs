@@ -58,6 +58,13 @@ impl Nodes {
             let told = warnings(&connection).await.into_iter();
             all.extend(told.map(|text| format!("{}: {text}", connection.address())));
         }
+        if mark.id().is_none() {
+            all.push(format!(
+                "the key {}, by which a program recognizes its Redis Cluster, could not be read or written: if most nodes change \
+                 at once, the Cluster is refused until the program is restarted (let this user GET and SET that key)",
+                mark.key
+            ));
+        }
         match cluster.unserved() {
             0 => {}
             n => all.push(format!(

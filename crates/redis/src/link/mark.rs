@@ -75,19 +75,26 @@ impl StoreMark {
     /// Fails unless the database that has this mark, or none, is the known one. This is for a
     /// database that looks as another one, so that a loss of data is no excuse.
     pub(crate) fn confirm(&self, mark: Option<&str>) -> Result<()> {
+        let key = &self.key;
         let Some(id) = self.id() else {
-            let what = "the server may belong to another store than before, and this client has not seen the mark of its own: \
-                        it is not used. Does an address lead elsewhere, or was a server set up anew?";
+            let what = format!(
+                "the server may belong to another store than before, and this client does not know the mark of its own, the key {key}: \
+                 the server is not used. Does an address lead elsewhere, or was a server set up anew? (If it is the right one: \
+                 let this user read and write {key}, and restart this program)"
+            );
             return Err(Error::new(ErrorKind::OtherStore, what));
         };
-        if let Some(mark) = mark {
-            return self.identity.check(&self.read(mark)?);
-        }
-        let unmarked = self.identity.check(&StoreId::of("redis", "unmarked"));
-        unmarked.map_err(|e| {
+        let (shown, has) = match mark {
+            Some(mark) => (self.read(mark)?, "another text in the key"),
+            None => (StoreId::of("redis", "unmarked"), "no key"),
+        };
+        self.identity.check(&shown).map_err(|e| {
+            let restart = match self.is_pinned() {
+                true => "",
+                false => "restart each program that says this, or ",
+            };
             let what = format!(
-                "{e} (It has no key {key}. If it is the right one, and has lost its data: SET {key} {id})",
-                key = self.key
+                "{e} (It has {has} {key}. If it is the right one, and has lost its data: {restart}SET {key} {id})"
             );
             Error::new(e.kind(), what)
         })
@@ -150,14 +157,17 @@ mod tests {
         assert_eq!(other(&mark, Some("redis-1")), ErrorKind::OtherStore);
         mark.check("redis-1").unwrap();
         mark.confirm(Some("redis-1")).unwrap();
-        assert_eq!(other(&mark, Some("redis-2")), ErrorKind::OtherStore);
         assert_eq!(other(&mark, Some("{}")), ErrorKind::Corrupt);
-        let unmarked = mark.confirm(None).unwrap_err();
-        assert!(
-            unmarked.kind() == ErrorKind::OtherStore
-                && unmarked.to_string().contains("SET {}:store redis-1"),
-            "{unmarked}"
-        );
+        // One that is the right one after all can be made so.
+        for shown in [Some("redis-2"), None] {
+            let refused = mark.confirm(shown).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::OtherStore);
+            let hint = refused.to_string();
+            assert!(
+                hint.contains("restart") && hint.contains("SET {}:store redis-1"),
+                "{hint}"
+            );
+        }
         assert_eq!(mark.id().unwrap().as_str(), "redis-1");
     }
 

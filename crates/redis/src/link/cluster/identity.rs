@@ -4,22 +4,28 @@
 //! that was emptied may be set up as a Cluster of its own. The same locks are free there. Each new map
 //! and each new connection to a node is therefore compared with the newest map, by two things:
 //!
-//! - **The ids of nodes.** Slots move and nodes come and go one after the other, so a map that names
-//!   more than half of the primaries of the known one shows the same Cluster. A failover needs a
-//!   majority of them, too. One node that was set up alone has forgotten the others, even if it
-//!   has kept its id.
-//! - **The mark**, if most nodes are others: they may all have been replaced while a program slept.
-//!   The key moves with its slot, so a Cluster that has the known mark is the same one. Nothing shows
-//!   that one without it is.
+//! - **The ids of primaries.** Slots move and nodes come and go one after the other, so each of two
+//!   maps of one Cluster has more than half of the primaries of the other one. A node that was set
+//!   up alone has forgotten the others, even if it has kept its id, and one that became a replica
+//!   in another Cluster says nothing for that one.
+//! - **The mark**, if the primaries are others: a replica may have taken over for the only one, and
+//!   all may have been replaced while a program slept. The key moves with its slot, so a Cluster
+//!   that has the known mark is the same one. Nothing shows that one without it is.
 //!
-//! A mark that is missing or another one beside known nodes shows a loss of data, as on one server.
+//! A client that knows no mark, since its user may not read or write it, was warned when it
+//! connected. A takeover must not lock it out, so a shard that is served by one of the nodes that
+//! it had counts for it, too. It refuses any other map: it can be restarted, and two holders of one
+//! lock cannot be undone.
+//!
+//! A mark that is missing or another one beside known primaries shows a loss of data, as on one
+//! server.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use leasehold_core::{Error, ErrorKind, Result};
 use leasehold_net::Host;
@@ -27,7 +33,7 @@ use redis::from_redis_value;
 use tokio::time::timeout;
 
 use crate::link::cluster::seeds::{Seeds, ask};
-use crate::link::cluster::slots::{SlotMap, read, slot_of};
+use crate::link::cluster::slots::{Shards, SlotMap, read, slot_of};
 use crate::link::error::junk;
 use crate::link::mark::StoreMark;
 use crate::link::server::Admission;
@@ -35,12 +41,15 @@ use crate::link::server::Admission;
 /// The time for which the other hosts of the URL are waited for once one has answered.
 const OTHERS: Duration = Duration::from_millis(300);
 
+/// The hosts of one Cluster, and the map that each of them knows.
+type Found = Vec<(Host, SlotMap)>;
+
 /// What a client knows of the identity of its Cluster.
 pub(super) struct ClusterIdentity {
     seeds: Arc<Seeds>,
     pub(super) mark: Arc<StoreMark>,
-    /// The ids of the nodes that serve slots in the newest map; none before the first.
-    primaries: RwLock<BTreeSet<String>>,
+    /// The nodes of the newest map; none before the first.
+    known: RwLock<Shards>,
 }
 
 impl ClusterIdentity {
@@ -48,25 +57,22 @@ impl ClusterIdentity {
         ClusterIdentity {
             seeds: seeds.clone(),
             mark: mark.clone(),
-            primaries: RwLock::default(),
+            known: RwLock::default(),
         }
     }
 
     /// Compares later maps with this one, which is of the right Cluster.
     pub(super) fn learn(&self, map: &SlotMap) {
-        let mut primaries = self
-            .primaries
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        primaries.clone_from(&map.primaries);
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.clone_from(&map.shards);
     }
 
+    /// Returns whether the ids of the nodes suffice to show that the map is of the right Cluster.
     fn is_known(&self, map: &SlotMap) -> bool {
-        let primaries = self
-            .primaries
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
-        map.names_most_of(&primaries)
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.is_empty()
+            || known.is_like(&map.shards)
+            || self.mark.id().is_none() && map.shards.continues(&known)
     }
 
     /// Fails if the map is of another Cluster, and as long as that is not known.
@@ -74,7 +80,12 @@ impl ClusterIdentity {
         if self.is_known(map) {
             return Ok(());
         }
-        self.mark.confirm(self.mark_in(map).await?.as_deref())
+        let mark = match self.mark.id() {
+            Some(_) => self.mark_in(map).await?,
+            // There is nothing to compare it with.
+            None => None,
+        };
+        self.mark.confirm(mark.as_deref())
     }
 
     /// The check of the node that the Cluster calls by this address, at each connection to it.
@@ -135,7 +146,7 @@ impl ClusterIdentity {
                 (host, map)
             })
             .collect();
-        let mut clusters: Vec<Vec<(Host, SlotMap)>> = Vec::new();
+        let mut clusters: Vec<Found> = Vec::new();
         let mut why = None;
         loop {
             let next = match clusters.is_empty() {
@@ -146,7 +157,8 @@ impl ClusterIdentity {
                 None => break,
                 Some((_, Err(e))) => why = more_telling(why, e),
                 Some((host, Ok(map))) => {
-                    let same = clusters.iter_mut().find(|all| all[0].1.is_like(&map));
+                    let is_like = |all: &&mut Found| all[0].1.shards.is_like(&map.shards);
+                    let same = clusters.iter_mut().find(is_like);
                     match same {
                         Some(all) => all.push((host, map)),
                         None => clusters.push(vec![(host, map)]),
@@ -159,10 +171,15 @@ impl ClusterIdentity {
         }
         drop(asked);
         clusters.sort_by_key(|all| Reverse(all.len()));
+        if !self.mark.is_pinned() && is_tie(&clusters) {
+            let marks = join_all(clusters.iter().map(|all| self.mark_in(&all[0].1))).await;
+            let marks = marks.into_iter().map(Result::ok).map(Option::flatten);
+            clusters = united(clusters.into_iter().zip(marks));
+        }
         let right = match (&clusters[..], self.mark.is_pinned()) {
             ([], _) => return Err(why.unwrap_or_else(|| junk("CLUSTER SLOTS"))),
             (all, true) => self.pinned_of(all).await?,
-            ([one, other, ..], false) if one.len() == other.len() => return Err(tie(&clusters)),
+            (all, false) if is_tie(all) => return Err(tie(all)),
             _ => 0,
         };
         let (_, map) = clusters.swap_remove(right).swap_remove(0);
@@ -178,7 +195,7 @@ impl ClusterIdentity {
 
     /// The one of these Clusters that has the mark which the URL names. One without a mark may be one
     /// that was just set up, of a node that was emptied.
-    async fn pinned_of(&self, clusters: &[Vec<(Host, SlotMap)>]) -> Result<usize> {
+    async fn pinned_of(&self, clusters: &[Found]) -> Result<usize> {
         let mut why = None;
         for (nth, all) in clusters.iter().enumerate() {
             let mark = self.mark_in(&all[0].1).await;
@@ -198,8 +215,27 @@ pub(super) fn more_telling(known: Option<Error>, next: Error) -> Option<Error> {
         .or(Some(next))
 }
 
+/// Returns whether no Cluster has more hosts than each other one. Those with more come first.
+fn is_tie(clusters: &[Found]) -> bool {
+    matches!(clusters, [one, other, ..] if one.len() == other.len())
+}
+
+/// Makes one of those that have the same mark, since a host may know an old map of its Cluster.
+fn united(clusters: impl Iterator<Item = (Found, Option<String>)>) -> Vec<Found> {
+    let mut marked: Vec<(Found, Option<String>)> = Vec::new();
+    for (found, mark) in clusters {
+        let is_same = |(_, other): &&mut (Found, _)| mark.is_some() && *other == mark;
+        match marked.iter_mut().find(is_same) {
+            Some((all, _)) => all.extend(found),
+            None => marked.push((found, mark)),
+        }
+    }
+    marked.sort_by_key(|(all, _)| Reverse(all.len()));
+    marked.into_iter().map(|(all, _)| all).collect()
+}
+
 /// The error if no Cluster has most of the hosts.
-fn tie(clusters: &[Vec<(Host, SlotMap)>]) -> Error {
+fn tie(clusters: &[Found]) -> Error {
     let each = clusters.iter().map(|all| {
         let hosts: Vec<String> = all.iter().map(|(host, _)| host.to_string()).collect();
         format!(
@@ -214,4 +250,101 @@ fn tie(clusters: &[Vec<(Host, SlotMap)>]) -> Error {
         Vec::from_iter(each).join("; ")
     );
     Error::new(ErrorKind::OtherStore, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::{IntoConnectionInfo, Value};
+
+    use super::*;
+    use crate::link::server::Server;
+
+    fn host(name: &str) -> Host {
+        Host {
+            name: name.to_owned(),
+            port: 1,
+        }
+    }
+
+    /// The map of shards whose nodes have ids of one letter, the primary first. Nobody serves the
+    /// slot of the mark.
+    fn map(shards: &[&str]) -> SlotMap {
+        let text = |text: String| Value::BulkString(text.into_bytes());
+        let node = |id: char| Value::Array(vec![text("h".into()), Value::Int(1), text(id.into())]);
+        let shard = |nodes: &&str| {
+            let nodes = nodes.chars().map(node);
+            Value::Array(
+                [Value::Int(0), Value::Int(0)]
+                    .into_iter()
+                    .chain(nodes)
+                    .collect(),
+            )
+        };
+        let answer = Value::Array(shards.iter().map(shard).collect());
+        read(&answer, &host("h")).unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_mark_decides_where_the_primaries_do_not_and_the_shards_where_none_is_known() {
+        let server = Server::from("redis://h:1".into_connection_info().unwrap());
+        let seeds = Seeds::new(vec![server], Duration::from_secs(1), None).unwrap();
+        let seeds = Arc::new(seeds);
+        let three = &["ax", "by", "cz"][..];
+        // Nobody has the mark here, so a client that is to compare it cannot know.
+        let (unknown, other) = (Some(ErrorKind::Unavailable), Some(ErrorKind::OtherStore));
+        for (known, now, marked, unmarked) in [
+            (three, &["x", "by", "cz"][..], None, None),
+            (&["ax"], &["a"], None, None),
+            (&["ax"], &["x"], unknown, None),
+            (&["ax", "by"], &["xa", "by"], unknown, None),
+            (three, &["xa", "yb", "zc"], unknown, None),
+            (&["ax"], &["fa"], unknown, other),
+            (three, &["fa", "gb", "cz"], unknown, other),
+            (three, &["b"], unknown, other),
+            (&[], &["f"], None, None),
+        ] {
+            for (mark, expected) in [(Some("redis-1"), marked), (None, unmarked)] {
+                let store = Arc::new(StoreMark::pinned(None, "{}:store".into()));
+                mark.map_or(Ok(()), |mark| store.check(mark)).unwrap();
+                let identity = ClusterIdentity::new(&seeds, &store);
+                identity.learn(&map(known));
+                let said = identity.check(&map(now)).await.err();
+                let said = said.map(|e| e.kind());
+                assert_eq!(said, expected, "{known:?} {now:?} {mark:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn hosts_whose_maps_differ_are_of_one_cluster_if_their_marks_are_equal() {
+        let united = |all: &[(&[&str], Option<&str>)]| {
+            let each = all.iter().map(|(hosts, mark)| {
+                let found: Found = hosts.iter().map(|name| (host(name), map(&["a"]))).collect();
+                (found, mark.map(str::to_owned))
+            });
+            let all = united(each);
+            let names = all.iter().map(|found| {
+                let names = found.iter().map(|(host, _)| host.name.as_str());
+                names.collect::<Vec<_>>().join(" ")
+            });
+            (names.collect::<Vec<_>>(), is_tie(&all))
+        };
+        let of = |names: &[&str], is_tie| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            (names, is_tie)
+        };
+        let (one, two) = (Some("redis-1"), Some("redis-2"));
+        assert_eq!(united(&[(&["p"], one), (&["r"], one)]), of(&["p r"], false));
+        assert_eq!(
+            united(&[(&["p"], one), (&["f"], two)]),
+            of(&["p", "f"], true)
+        );
+        // A mark that is missing or cannot be read shows nothing.
+        assert_eq!(
+            united(&[(&["p"], None), (&["r"], None)]),
+            of(&["p", "r"], true)
+        );
+        let three: [(&[&str], _); 3] = [(&["f"], two), (&["p"], one), (&["r"], one)];
+        assert_eq!(united(&three), of(&["p r", "f"], false));
+    }
 }

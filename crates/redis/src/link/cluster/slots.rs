@@ -1,6 +1,6 @@
 //! Slots: the slot of a key, and the answers in which nodes tell which of them serve the slots.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use leasehold_core::{Error, ErrorKind, Result};
@@ -66,10 +66,35 @@ fn crc(crc: u16, bytes: &[u8]) -> u16 {
 #[derive(Default)]
 pub(super) struct SlotMap {
     pub(super) ranges: Vec<Range>,
-    /// The ids of the nodes that serve slots. A node chooses its id at random when it is set up.
-    pub(super) primaries: BTreeSet<String>,
-    /// The ids of these nodes and of their replicas.
-    nodes: BTreeSet<String>,
+    pub(super) shards: Shards,
+}
+
+/// The ids of the nodes of each shard, by the id of its primary, which serves its slots. A node
+/// chooses its id at random when it is set up.
+#[derive(Clone, Default)]
+pub(super) struct Shards(BTreeMap<String, BTreeSet<String>>);
+
+impl Shards {
+    /// Returns whether no node has named an id.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns whether each of the two has more than half of the primaries of the other one. A
+    /// replica shows nothing: it may have served another Cluster before.
+    pub(super) fn is_like(&self, other: &Shards) -> bool {
+        let shared = |id: &&String| other.0.contains_key(*id);
+        let shared = self.0.keys().filter(shared).count();
+        [self, other]
+            .iter()
+            .all(|all| all.is_empty() || shared * 2 > all.0.len())
+    }
+
+    /// Returns whether more than half of the shards before are served by nodes that they had.
+    pub(super) fn continues(&self, before: &Shards) -> bool {
+        let is_served = |nodes: &&BTreeSet<String>| nodes.iter().any(|id| self.0.contains_key(id));
+        before.0.values().filter(is_served).count() * 2 > before.0.len()
+    }
 }
 
 impl SlotMap {
@@ -80,16 +105,6 @@ impl SlotMap {
             .iter()
             .find(|range| (range.first..=range.last).contains(&slot))?;
         Some(&range.primary)
-    }
-
-    /// Returns whether more than half of these nodes are in the map.
-    pub(super) fn names_most_of(&self, nodes: &BTreeSet<String>) -> bool {
-        nodes.is_empty() || nodes.intersection(&self.nodes).count() * 2 > nodes.len()
-    }
-
-    /// Returns whether each of the two maps has most nodes of the other one.
-    pub(super) fn is_like(&self, other: &SlotMap) -> bool {
-        self.names_most_of(&other.primaries) && other.names_most_of(&self.primaries)
     }
 
     /// The addresses of the nodes that serve slots, for people.
@@ -126,9 +141,10 @@ pub(super) fn read(answer: &Value, asked: &Host) -> Result<SlotMap> {
         if first > last || usize::from(last) >= SLOTS {
             return None;
         }
-        map.primaries.extend(id(primary));
-        map.nodes
-            .extend(replicas.iter().chain([primary]).filter_map(id));
+        if let Some(serving) = id(primary) {
+            let nodes = map.shards.0.entry(serving).or_default();
+            nodes.extend(replicas.iter().chain([primary]).filter_map(id));
+        }
         let replicas = replicas
             .iter()
             .filter_map(|node| host(node, asked))
@@ -254,9 +270,16 @@ mod tests {
         let read_of = |answer: &Value| read(answer, &asked());
         let map = read_of(&answer).unwrap();
         // A node that cannot be reached is known all the same.
-        let known: Vec<&str> = map.primaries.iter().map(String::as_str).collect();
-        assert_eq!(known, ["id-7000", "id-7002", "id-7003"]);
-        assert_eq!(map.nodes.len(), 4);
+        let of = |shard: (&str, &[&str])| {
+            let nodes = shard.1.iter().map(|id| (*id).to_owned());
+            (shard.0.to_owned(), nodes.collect::<BTreeSet<_>>())
+        };
+        let shards = [
+            ("id-7000", &["id-7000", "id-7001"][..]),
+            ("id-7002", &["id-7002"]),
+            ("id-7003", &["id-7003"]),
+        ];
+        assert_eq!(map.shards.0, BTreeMap::from(shards.map(of)));
         assert_eq!(
             map.owner(99).map(ToString::to_string).as_deref(),
             Some("10.0.0.1:7000")
@@ -283,34 +306,49 @@ mod tests {
         assert!(read_of(&Value::Okay).is_err());
     }
 
-    #[test]
-    fn maps_of_one_cluster_have_most_nodes_in_common() {
-        let ids = |ids: &str| ids.chars().map(String::from).collect::<BTreeSet<_>>();
-        let map = |primaries: &str, replicas: &str| SlotMap {
-            ranges: Vec::new(),
-            primaries: ids(primaries),
-            nodes: ids(&[primaries, replicas].concat()),
+    /// Shards of nodes with ids of one letter, the primary first.
+    fn shards(shards: &[&str]) -> Shards {
+        let of = |nodes: &&str| {
+            let nodes: Vec<String> = nodes.chars().map(String::from).collect();
+            (nodes[0].clone(), nodes.into_iter().collect())
         };
-        let known = map("abc", "xyz");
-        for (primaries, replicas, is_same) in [
-            ("abc", "xyz", true),
-            // One has failed, or all were told to change places.
-            ("xbc", "yz", true),
-            ("xyz", "abc", true),
-            // One was added, one was replaced.
-            ("abcd", "", true),
-            ("abd", "", true),
-            // One that was set up alone keeps its id or not; most were replaced.
-            ("b", "", false),
-            ("n", "", false),
-            ("ade", "", false),
+        Shards(shards.iter().map(of).collect())
+    }
+
+    #[test]
+    fn maps_are_compared_by_their_primaries_and_by_the_nodes_of_their_shards() {
+        let three = ["ax", "by", "cz"];
+        for (before, now, is_like, continues) in [
+            (&three[..], &three[..], true, true),
+            // One has failed, one was added, one was replaced.
+            (&three, &["x", "by", "cz"], true, true),
+            (&three, &["ax", "by", "cz", "d"], true, true),
+            (&three, &["ax", "by", "d"], true, true),
+            // All were told to change places.
+            (&three, &["xa", "yb", "zc"], false, true),
+            // A replica takes over, where more than half are one or two.
+            (&["ax"], &["x"], false, true),
+            (&["ax", "by"], &["x", "by"], false, true),
+            // Many were added, or removed, while nobody asked.
+            (&["ax"], &["ax", "by"], false, true),
+            (&three, &["ax", "by", "cz", "d", "e", "f"], false, true),
+            (&three, &["ax"], false, false),
+            // A node that was set up alone keeps its id or not; most were replaced.
+            (&three, &["b"], false, false),
+            (&three, &["n"], false, false),
+            (&three, &["ax", "d", "e"], false, false),
+            // Nodes of the one became replicas of another Cluster.
+            (&["ax"], &["fa"], false, false),
+            (&three, &["fa", "gb", "hc"], false, false),
         ] {
-            let map = map(primaries, replicas);
-            assert_eq!(map.names_most_of(&known.primaries), is_same, "{primaries}");
+            let [before, now] = [before, now].map(shards);
+            assert_eq!(before.is_like(&now), is_like, "{:?}", now.0);
+            assert_eq!(now.is_like(&before), is_like, "{:?}", now.0);
+            assert_eq!(now.continues(&before), continues, "{:?}", now.0);
         }
-        assert!(known.is_like(&map("abc", "")) && !map("b", "").is_like(&known));
         // Each of a server that names no ids is as good as any.
-        assert!(map("", "").is_like(&map("", "")));
+        assert!(shards(&[]).is_like(&shards(&[])));
+        assert!(!shards(&[]).is_like(&shards(&three)));
     }
 
     #[test]
@@ -335,7 +373,8 @@ mod tests {
                 .ok()
                 .and_then(|answer| read(&answer, &asked).ok())
                 .unwrap_or_default();
-            assert!(map.primaries.is_subset(&map.nodes));
+            let mut shards = map.shards.0.iter();
+            assert!(shards.all(|(primary, nodes)| nodes.contains(primary)));
             for Range {
                 first,
                 last,
