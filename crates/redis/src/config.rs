@@ -46,7 +46,7 @@ pub(crate) struct Cluster {
 
 impl Config {
     /// Reads `redis://[:password@|user:password@]host[:port][/db]`, and after a `?` `timeout=ms`, `prefix=text`,
-    /// `min_replicas=n`, `min_replicas_timeout=ms`, joined by `&`. Any case of the scheme and
+    /// `store=id`, `min_replicas=n`, `min_replicas_timeout=ms`, joined by `&`. Any case of the scheme and
     /// `valkey` in place of `redis` mean the same.
     ///
     /// Or `redis+sentinel://[…@]sentinel[:port],sentinel[:port]…/master-name[/db]` with these
@@ -78,10 +78,6 @@ impl Config {
         let within = number("min_replicas_timeout", WAIT)?;
         let timeout = address.timeout()?;
         let store_id = address.store_id("redis")?;
-        if store_id.is_some() && kind == Kind::Cluster {
-            let what = "store: a Redis Cluster has no identity that could be compared";
-            return Err(Error::new(ErrorKind::Unsupported, what));
-        }
         let prefix = address.take("prefix").unwrap_or_default();
         let config = match kind {
             Kind::Sentinel => Config::of(server_of_sentinels(&mut address)?),
@@ -263,8 +259,8 @@ impl Config {
         self
     }
 
-    /// Uses the database with this identity, and no other: see [`StoreId`]. Without it, the first
-    /// one that answers is used. It is for one server, also behind sentinels.
+    /// Uses the database or the Cluster with this identity, and no other: see [`StoreId`]. Without
+    /// it, the first one that answers is used, and of a Cluster the one to which most hosts belong.
     #[must_use]
     pub fn store_id(mut self, id: StoreId) -> Config {
         self.store_id = Some(id);

@@ -123,19 +123,21 @@ impl Redis {
     ///
     /// Or connects to a Redis Cluster, `redis+cluster://[…@]host:port,host:port…`, over TLS
     /// `rediss+cluster://`: the hosts are asked for all others, and the options are these except
-    /// `min_replicas`.
+    /// `min_replicas`. Hosts that belong to another Cluster than most of them, and later nodes of
+    /// another one, are not used.
     ///
     /// # Errors
     ///
     /// `Invalid` for a URL that is anything else (the message names the part) and for a database
     /// that the server does not have. `Unsupported` for TLS without its feature, for servers before
     /// Redis 6, for a Sentinel or a node of a Redis Cluster in the place of one server and the
-    /// reverse, and for a server or a proxy that cannot run the scripts. `Invalid` if sentinels
+    /// reverse, and for a server or a proxy that cannot run the scripts. `OtherStore` if the server
+    /// is another one than `store` names, or no Cluster has most of the hosts. `Invalid` if sentinels
     /// know no master of that name. `Denied` for a refused password, and for a user without the
     /// rights above, which are named. `Unavailable` if no server answers within two timeouts (with
-    /// sentinels three, in a Cluster five), or only a replica. No error shows a credential, or the
-    /// server's words about one. Over TLS also `Invalid` for a file that is missing or wrong, and
-    /// `Denied` if the server's certificate is refused, or ours.
+    /// sentinels three, in a Cluster five, and eight with `store` or a tie), or only a replica. No error
+    /// shows a credential, or the server's words about one. Over TLS also `Invalid` for a file that
+    /// is missing or wrong, and `Denied` if the server's certificate is refused, or ours.
     pub async fn connect(url: &str) -> Result<Redis> {
         Redis::with_config(Config::from_url(url)?).await
     }

@@ -89,6 +89,8 @@
 //!   majority excludes, but it does not count.
 //! * **No condition for your own writes** (`still_holds`, as on the stores with one server): your data is on one server, and the
 //!   lock on a majority of several, so no server can check one together with the other.
+//! * **`inspect`, `list` and `evict` compare no list of nodes.** They ask the nodes by which this client goes, so in
+//!   a program whose list is out of date they may miss a hold; its claims are refused. A program compares the list as it starts.
 //! * A lease cannot stop requests that a paused holder has already sent. The token at the resource
 //!   can.
 //!
@@ -197,8 +199,7 @@ impl Redlock {
         let tokens = format!("{{{}}}:rt", config.prefix);
         let inbox = Inbox::new(false);
         let keys = (&*tokens, &*names.absent(), &*names.mark());
-        let nodes = Nodes::connect(config.nodes, config.timeout, &inbox, keys).await?;
-        let warnings = nodes.warnings().await;
+        let (nodes, warnings) = Nodes::connect(config.nodes, config.timeout, &inbox, keys).await?;
         let holds = Mutex::default();
         let attempts = AtomicU64::new(1);
         Ok(Redlock(Arc::new(Shared {

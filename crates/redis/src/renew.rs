@@ -138,6 +138,10 @@ impl Redis {
         let renewed = all(&rest, &renew).await;
         for (i, answer) in rest.into_iter().zip(renewed) {
             let renewal = answer.and_then(|answer| self.renewal(&leases[i], &answer, sent));
+            if matches!(renewal, Ok(Renewal::Lost(_))) {
+                // The node may have been emptied, and set up as a Cluster of its own.
+                cluster.suspect(slot_of(&lock(&leases[i])));
+            }
             renewals[i] = Some(renewal.unwrap_or_else(Renewal::Unknown));
         }
         let unknown = || Renewal::Unknown(junk("the answer to renewals"));

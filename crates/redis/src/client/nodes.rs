@@ -46,17 +46,24 @@ impl Nodes {
                 "min_replicas is for one primary, and not for a Redis Cluster",
             ));
         }
-        let cluster = Cluster::connect(
+        let (cluster, mut all) = Cluster::connect(
             config.seeds(cluster),
             config.timeout,
             inbox,
             cluster.reach.clone(),
+            mark,
         )
         .await?;
-        let mut all = Vec::new();
         for connection in cluster.connections() {
             let told = warnings(&connection).await.into_iter();
             all.extend(told.map(|text| format!("{}: {text}", connection.address())));
+        }
+        if mark.id().is_none() {
+            all.push(format!(
+                "the key {}, by which a program recognizes its Redis Cluster, could not be read or written: if most nodes change \
+                 at once, the Cluster is refused until the program is restarted (let this user GET and SET that key)",
+                mark.key
+            ));
         }
         match cluster.unserved() {
             0 => {}

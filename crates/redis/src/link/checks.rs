@@ -14,9 +14,8 @@ pub(crate) async fn warnings(connection: &Connection) -> Vec<String> {
     for setting in ["save", "appendfsync"] {
         questions.cmd("CONFIG").arg("GET").arg(setting);
     }
-    let answers = match connection.send(&questions).await {
-        Ok(answers) => answers,
-        Err(_) => return vec![SILENT.to_owned()],
+    let Ok(answers) = connection.send(&questions).await else {
+        return vec![SILENT.to_owned()];
     };
     // A refusal has no text.
     let text = |value: &Value| from_redis_value_ref::<String>(value).unwrap_or_default();
@@ -81,7 +80,7 @@ fn judged(known: &str, alone: Option<&'static str>) -> impl Iterator<Item = &'st
     warnings.into_iter()
 }
 
-const SILENT: &str = "whether it keeps locks is not known: it does not answer";
+const SILENT: &str = "it did not answer when the store connected, so its settings are not known";
 const REPLICA: &str = "it is a replica: it grants nothing, and what it says of locks may be old (name the primary, or its sentinels)";
 const UNVERIFIED: &str = "ssl_cert_reqs=none encrypts, and verifies no certificate: whoever is on the way can answer in the server's place \
 (write ca=file, with the CA of the server, in place of it)";

@@ -1,12 +1,15 @@
 //! A Redis Cluster: one connection to each primary, and each request to the node that serves its slot.
 //!
-//! `slots` knows keys and answers; `members` keeps the map. This module follows the nodes'
-//! redirections: a refused request was not executed, so it is sent again unchanged.
+//! `slots` knows keys and answers, `seeds` finds nodes, `identity` recognizes the Cluster, and
+//! `members` keeps the map. This module follows the nodes' redirections: a refused request was not
+//! executed, so it is sent again unchanged.
 //!
 //! A client is subscribed to its own channel at every primary, since Redis sends a published
 //! message to all nodes of a Cluster.
 
+mod identity;
 mod members;
+mod seeds;
 mod slots;
 
 use std::fmt;
@@ -21,13 +24,14 @@ use redis::{ServerErrorKind, Value};
 use scopeguard::guard;
 use tokio::time::sleep;
 
-pub(crate) use crate::link::cluster::members::AddressMap;
 use crate::link::cluster::members::{Members, Node, keep};
+pub(crate) use crate::link::cluster::seeds::AddressMap;
 use crate::link::cluster::slots::redirected;
 pub(crate) use crate::link::cluster::slots::{fence_of, slot_of};
 use crate::link::connection::Connection;
-use crate::link::error::again;
+use crate::link::error::{again, is_elsewhere};
 use crate::link::inbox::Inbox;
+use crate::link::mark::StoreMark;
 use crate::link::script::{Call, answers};
 use crate::link::server::Server;
 
@@ -77,24 +81,27 @@ enum Elsewhere {
 }
 
 impl Cluster {
-    /// Connects to all primaries of the Cluster to which these servers belong. A connection to a
-    /// primary that is down is tried again in the background.
+    /// Connects to all primaries of the Cluster to which most of these servers belong, or the one
+    /// with the mark that is pinned. A connection to a primary that is down is tried again in the
+    /// background. Returns also warnings for people.
     pub(crate) async fn connect(
         seeds: Vec<Server>,
         timeout: Duration,
         inbox: &Inbox,
         reach: Option<AddressMap>,
-    ) -> Result<Cluster> {
-        let members = Arc::new(Members::new(seeds, timeout, inbox, reach));
-        members.refresh().await?;
+        mark: &Arc<StoreMark>,
+    ) -> Result<(Cluster, Vec<String>)> {
+        let members = Arc::new(Members::new(seeds, timeout, inbox, reach, mark)?);
+        let warnings = members.connect().await?;
         let observed = Arc::default();
         let upkeep = upkeep(&members, &observed);
         upkeep.here();
-        Ok(Cluster {
+        let cluster = Cluster {
             members,
             observed,
             upkeep,
-        })
+        };
+        Ok((cluster, warnings))
     }
 
     /// The connections to all primaries.
@@ -109,6 +116,14 @@ impl Cluster {
     /// The number of slots that no node serves.
     pub(crate) fn unserved(&self) -> usize {
         self.members.unserved()
+    }
+
+    /// Has the node of this slot prove that it belongs to the Cluster, since it knows less than it
+    /// did.
+    pub(crate) fn suspect(&self, slot: u16) {
+        if let Ok(node) = self.members.owner(slot) {
+            self.members.suspect(&node);
+        }
     }
 
     /// The server that serves this slot now, as [`Connection::server`] tells it.
@@ -167,7 +182,7 @@ impl Cluster {
             join_all(flight.iter().zip(answers).map(async |(i, answer)| {
                 let (slot, call) = &calls[*i];
                 let answer = match answer {
-                    Ok(answer) if is_elsewhere(&answer) => {
+                    Ok(Value::ServerError(e)) if is_elsewhere(&e.clone().into()) => {
                         self.run(*slot, |_| Ok(call.clone())).await
                     }
                     Ok(answer) => node.connection.refusal(answer),
@@ -192,7 +207,7 @@ impl Cluster {
     }
 
     /// Returns the redirection in the answer once the node that it names can be reached.
-    async fn elsewhere(&self, slot: u16, node: &Node, answer: &Value) -> Result<Elsewhere> {
+    async fn elsewhere(&self, slot: u16, node: &Arc<Node>, answer: &Value) -> Result<Elsewhere> {
         let Value::ServerError(e) = answer else {
             return Ok(Elsewhere::Nowhere);
         };
@@ -212,7 +227,8 @@ impl Cluster {
                 Some(ServerErrorKind::Moved | ServerErrorKind::Ask | ServerErrorKind::ClusterDown),
                 _,
             ) => {
-                self.doubt();
+                // It says so too while it is set up anew.
+                self.members.suspect(node);
                 let what = format!(
                     "{}: this node of the Redis Cluster cannot serve slot {slot} now",
                     node.connection.address()
@@ -282,11 +298,6 @@ fn upkeep(members: &Arc<Members>, observed: &Arc<Mutex<Vec<Arc<Observed>>>>) -> 
             keep(members.clone(), moved).await;
         }
     })
-}
-
-fn is_elsewhere(answer: &Value) -> bool {
-    use ServerErrorKind::{Ask, ClusterDown, Moved};
-    matches!(answer, Value::ServerError(e) if matches!(e.kind(), Some(Moved | Ask | ClusterDown)))
 }
 
 impl Drop for Cluster {

@@ -76,6 +76,7 @@ impl Connection {
             home,
             tls: server.tls,
             cluster: server.cluster,
+            admission: server.admission,
             mark: server.mark,
             address,
             timeout: timeout + waits,
@@ -243,6 +244,11 @@ impl Connection {
             locked(&link.observed).retain(|other| !Arc::ptr_eq(other, &observed));
             link.repair_due.notify();
         }))
+    }
+
+    /// Ends the connection of this number, if it is the current one: its server may not be used.
+    pub(crate) fn refuse(&self, nth: u64, why: &Error) {
+        self.link.fail(nth, self.link.at(why));
     }
 
     /// Ends the connection for good.

@@ -401,6 +401,11 @@ pub(crate) fn ends_connection(e: &RedisError) -> bool {
     ) || e.is_unrecoverable_error()
 }
 
+/// Returns whether a node of a Cluster says that the key is at another node, or at none now.
+pub(crate) fn is_elsewhere(e: &RedisError) -> bool {
+    matches!(code(e, &e.to_string()), "MOVED" | "ASK" | "CLUSTERDOWN")
+}
+
 /// The error for an answer that does not follow the grammar of our scripts.
 pub(crate) fn junk(what: &str) -> Error {
     let what =

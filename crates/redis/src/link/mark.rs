@@ -66,12 +66,44 @@ impl StoreMark {
         others.any(|other| other.upgrade().and_then(|other| other.id()).as_ref() == Some(id))
     }
 
+    fn read(&self, mark: &str) -> Result<StoreId> {
+        mark.parse().map_err(|_| {
+            let what = format!("the key {} is not Leasehold's: remove it", self.key);
+            Error::new(ErrorKind::Corrupt, what)
+        })
+    }
+
+    /// Fails unless the database that has this mark, or none, is the known one. This is for a
+    /// database that looks as another one, so that a loss of data is no excuse.
+    pub(crate) fn confirm(&self, mark: Option<&str>) -> Result<()> {
+        let key = &self.key;
+        let Some(id) = self.id() else {
+            let what = format!(
+                "the server may belong to another store than before, and this client does not know the mark of its own, the key {key}: \
+                 the server is not used. Does an address lead elsewhere, or was a server set up anew? (If it is the right one: \
+                 let this user read and write {key}, and restart this program)"
+            );
+            return Err(Error::new(ErrorKind::OtherStore, what));
+        };
+        let (shown, has) = match mark {
+            Some(mark) => (self.read(mark)?, "another text in the key"),
+            None => (StoreId::of("redis", "unmarked"), "no key"),
+        };
+        self.identity.check(&shown).map_err(|e| {
+            let restart = match self.is_pinned() {
+                true => "",
+                false => "restart each program that says this, or ",
+            };
+            let what = format!(
+                "{e} (It has {has} {key}. If it is the right one, and has lost its data: {restart}SET {key} {id})"
+            );
+            Error::new(e.kind(), what)
+        })
+    }
+
     /// Fails if a database with this mark may not be used.
     pub(crate) fn check(&self, mark: &str) -> Result<()> {
-        let Ok(id) = mark.parse::<StoreId>() else {
-            let what = format!("the key {} is not Leasehold's: remove it", self.key);
-            return Err(Error::new(ErrorKind::Corrupt, what));
-        };
+        let id = self.read(mark)?;
         if self.is_of_another_node(&id) && !fault("any-store") {
             let what = format!(
                 "it is one and the same server as another node of the list, or a copy of it, which has only one vote \
@@ -116,6 +148,28 @@ mod tests {
         one.check(&mark).unwrap();
         assert_eq!(two.check(&mark).unwrap_err().kind(), ErrorKind::OtherStore);
         two.check(&two.new_mark()).unwrap();
+    }
+
+    #[test]
+    fn a_database_that_looks_as_another_one_needs_the_known_mark() {
+        let other = |mark: &StoreMark, shown| mark.confirm(shown).unwrap_err().kind();
+        let mark = StoreMark::pinned(None, "{}:store".into());
+        // Nothing is known to compare.
+        assert_eq!(other(&mark, Some("redis-1")), ErrorKind::OtherStore);
+        mark.check("redis-1").unwrap();
+        mark.confirm(Some("redis-1")).unwrap();
+        assert_eq!(other(&mark, Some("{}")), ErrorKind::Corrupt);
+        // One that is the right one after all can be made so.
+        for shown in [Some("redis-2"), None] {
+            let refused = mark.confirm(shown).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::OtherStore);
+            let hint = refused.to_string();
+            assert!(
+                hint.contains("restart") && hint.contains("SET {}:store redis-1"),
+                "{hint}"
+            );
+        }
+        assert_eq!(mark.id().unwrap().as_str(), "redis-1");
     }
 
     #[test]

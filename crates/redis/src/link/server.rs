@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::link::mark::StoreMark;
+use futures_util::future::BoxFuture;
 use leasehold_core::{Error, ErrorKind, MAX_TTL, Result};
 use leasehold_net::{Address, Credentials, Host, Tls, Verified};
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, Value};
 
 /// One server: the client crate's description of it, the sources of its address and its
 /// credentials, and its verification over TLS.
@@ -21,10 +22,37 @@ pub(crate) struct Server {
     pub(crate) credentials: Option<Credentials>,
     /// It has to be a node of a Cluster.
     pub(crate) cluster: bool,
+    /// The check whether it belongs to the right Cluster.
+    pub(crate) admission: Option<Admission>,
     /// The mark by which its database is recognized.
     pub(crate) mark: Option<Arc<StoreMark>>,
     /// TLS for the connection. `info` then has the address as a plain one.
     pub(crate) tls: Option<Tls>,
+}
+
+/// The check of a Cluster's node by its answer to `CLUSTER SLOTS`.
+#[derive(Clone)]
+pub(crate) struct Admission(Arc<dyn Fn(Value) -> BoxFuture<'static, Result<()>> + Send + Sync>);
+
+impl Admission {
+    /// Checks answers by this function.
+    pub(crate) fn new<F>(check: impl Fn(Value) -> F + Send + Sync + 'static) -> Admission
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        Admission(Arc::new(move |answer| Box::pin(check(answer))))
+    }
+
+    /// Fails if the node may not be used.
+    pub(crate) async fn check(&self, answer: Value) -> Result<()> {
+        self.0(answer).await
+    }
+}
+
+impl fmt::Debug for Admission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Admission")
+    }
 }
 
 /// The sentinels of a master: servers that tell its address, and put another server in its place.
@@ -43,6 +71,7 @@ impl From<ConnectionInfo> for Server {
             sentinels: None,
             credentials: None,
             cluster: false,
+            admission: None,
             mark: None,
             tls: None,
         }

@@ -40,6 +40,7 @@ use tokio::time::sleep;
 
 use crate::link::{CLOCK, Call, Connection, Inbox, Names, Script, Server, StoreMark, junk};
 use crate::redlock::client::list::{address, canonical, record_of};
+use crate::redlock::client::nodes::BOUND;
 use crate::redlock::config::check;
 use crate::redlock::{BESIDE, Config, invalid};
 
@@ -49,7 +50,7 @@ const BALLOTS: usize = 8;
 const OVERTAKEN: &str = "redlock: somebody else has opened the next list meanwhile: repeat it";
 
 static LIST: std::sync::LazyLock<Script> =
-    std::sync::LazyLock::new(|| Script::new(&[CLOCK, include_str!("list.lua")]));
+    std::sync::LazyLock::new(|| Script::new(&[CLOCK, BOUND, include_str!("list.lua")]));
 
 /// The outcome of [`change_nodes`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +84,8 @@ pub struct NodesChange {
 /// `Invalid` if the lists differ in more than one node, if one has fewer than two or names a server
 /// twice, if their prefixes or databases differ, if `old` is not the newest list, or has no number and
 /// is to change; `Unavailable` if a majority of `old` (for the first number all of it), or a new node,
-/// does not answer, or a majority of `new` cannot be opened. Nothing is lost then: it is to be repeated.
+/// does not answer, or a majority of `new` cannot be opened; `Denied` if those refuse the password or lack a
+/// right. Nothing is lost then: it is to be repeated.
 ///
 /// # Cancel safety
 ///
@@ -105,13 +107,14 @@ pub async fn change_nodes(
         Plan::Next(before) => (before.number.unwrap_or_default() + 1, Some(before)),
         Plan::Finish(open) => return nodes.open(&lists, &open, &lists.new).await,
     };
-    if let Some(before) = &before {
-        nodes.bring_up(before, &records).await;
-    }
+    let behind = match &before {
+        Some(before) => nodes.bring_up(before, &records).await,
+        None => BTreeMap::new(),
+    };
     let own = nodes
         .propose(&lists, number, before.as_ref(), &records)
         .await?;
-    let (accepted, closed) = nodes.agree(&lists.old, number, own, &id).await?;
+    let (accepted, closed) = nodes.agree(&lists.old, number, own, &id, &behind).await?;
     if number > 1 && !closed.left.is_zero() {
         // Clocks that run at different rates are within a fiftieth of one another.
         let rest = closed.left + closed.left / 50 + Duration::from_millis(10);
@@ -311,16 +314,14 @@ fn plan(lists: &Lists, records: &BTreeMap<String, Result<Record>>) -> Result<Pla
 /// The change that gives a list its first number. A node that does not answer may have one, and one
 /// without a record has lost its data then.
 fn first(lists: &Lists, records: &BTreeMap<String, Result<Record>>) -> Result<Plan> {
-    let failed: Vec<String> = records
-        .values()
-        .filter_map(|record| Some(record.as_ref().err()?.to_string()))
-        .collect();
+    let failed = records.values().filter_map(|it| it.as_ref().err());
+    let failed: Vec<&Error> = failed.collect();
     if !failed.is_empty() {
-        let what = format!(
-            "redlock: no node that answered has a number, and those that did not may have one: {}",
-            failed.join("; ")
-        );
-        return Err(Error::new(ErrorKind::Unavailable, what));
+        let what = match failed.len() < records.len() {
+            true => "no node that answered has a number, and those that did not may have one",
+            false => "no node answered",
+        };
+        return Err(failure(what, failed));
     }
     if lists.old != lists.new {
         return Err(invalid(
@@ -328,6 +329,20 @@ fn first(lists: &Lists, records: &BTreeMap<String, Result<Record>>) -> Result<Pl
         ));
     }
     Ok(Plan::First)
+}
+
+/// One error for these, of their kind if all have one: a refused password does not get better with
+/// time. A node that has lost its data does, by a repetition.
+fn failure<'a>(what: &str, failed: impl IntoIterator<Item = &'a Error>) -> Error {
+    let failed: Vec<&Error> = failed.into_iter().collect();
+    let kind = match failed.first().map(|e| e.kind()) {
+        Some(kind) if kind != ErrorKind::OtherStore && failed.iter().all(|e| e.kind() == kind) => {
+            kind
+        }
+        _ => ErrorKind::Unavailable,
+    };
+    let each: Vec<String> = failed.iter().map(ToString::to_string).collect();
+    Error::new(kind, format!("redlock: {what}: {}", each.join("; ")))
 }
 
 /// The connections to the nodes of both lists.
@@ -443,14 +458,22 @@ impl Nodes {
     }
 
     /// Opens the old list at its nodes that were away when it was opened: they can promise then.
-    async fn bring_up(&self, old: &Record, records: &BTreeMap<String, Result<Record>>) {
+    /// Returns why that failed, for each node that is still behind.
+    async fn bring_up(
+        &self,
+        old: &Record,
+        records: &BTreeMap<String, Result<Record>>,
+    ) -> BTreeMap<String, String> {
         let is_behind = |node: &&str| match records.get(*node) {
             Some(Ok(record)) => record.number.is_some() && record.number < old.number,
             _ => false,
         };
         let behind = old.nodes.split(',').filter(is_behind);
-        // A node that fails is behind still, and does not promise.
-        join_all(behind.map(|node| self.open_at(node, old))).await;
+        let opened = behind.map(async |node| {
+            let why = self.open_at(node, old).await.err()?;
+            Some((node.to_owned(), why.to_string()))
+        });
+        join_all(opened).await.into_iter().flatten().collect()
     }
 
     /// The list to propose. Each node without a number gets a text that goes with its data.
@@ -507,10 +530,18 @@ impl Nodes {
         let open = lists.new.split(',').filter(can_open).count();
         if open < majority(&lists.new) {
             let what = format!(
-                "redlock: only {open} of the nodes {} answer and have their data, which is no majority: bring others back before",
+                "only {open} of the nodes {} answer and have their data, which is no majority: bring others back before",
                 lists.new
             );
-            return Err(Error::new(ErrorKind::Unavailable, what));
+            let others = lists.new.split(',').filter(|node| !can_open(node));
+            let without = others.map(|node| match records.get(node) {
+                Some(Err(e)) => Error::new(e.kind(), e.to_string()),
+                _ => Error::new(
+                    ErrorKind::Unavailable,
+                    format!("{node}: it has lost its data"),
+                ),
+            });
+            return Err(failure(&what, &without.collect::<Vec<_>>()));
         }
         Ok(proposal)
     }
@@ -531,6 +562,7 @@ impl Nodes {
         number: u64,
         own: Proposal,
         id: &str,
+        behind: &BTreeMap<String, String>,
     ) -> Result<(Proposal, Closed)> {
         let is_first = number == 1;
         let number = number.to_string();
@@ -540,7 +572,7 @@ impl Nodes {
             let life = if is_first { id } else { "" };
             let args = ["promise", &number, old, &ballot.to_string(), id, life];
             let promised = self.ask_all(old.split(','), &args).await;
-            let mut answers = Answers::new(old, is_first);
+            let mut answers = Answers::new(old, is_first, behind);
             if is_first {
                 // A node that was emptied cannot be told from the others yet, so all have to agree.
                 answers.needed = answers.of;
@@ -566,7 +598,7 @@ impl Nodes {
                 &proposal.to_string(),
             ];
             let closed = self.ask_all(old.split(','), &args).await;
-            let mut answers = Answers::new(old, is_first);
+            let mut answers = Answers::new(old, is_first, behind);
             for (node, answer) in closed {
                 answers.enter(node, answer)?;
             }
@@ -592,23 +624,22 @@ impl Nodes {
         let of_the_list = opened.filter(|(node, _)| names(&open.nodes, node));
         let (has_vote, without): (Vec<_>, Vec<_>) =
             of_the_list.partition(|(_, opened)| opened.is_ok());
-        let without_vote: Vec<_> = without
+        if has_vote.len() < majority(&open.nodes) {
+            let what = format!(
+                "list {number} is open at {} of its nodes, which is no majority: repeat the change, to {}",
+                has_vote.len(),
+                open.nodes
+            );
+            let failed = without.iter().filter_map(|(node, opened)| {
+                let e = opened.as_ref().err()?;
+                Some(Error::new(e.kind(), format!("{node}: {e}")))
+            });
+            return Err(failure(&what, &failed.collect::<Vec<_>>()));
+        }
+        let without_vote = without
             .into_iter()
             .filter_map(|(node, opened)| Some((node.to_owned(), opened.err()?.to_string())))
             .collect();
-        if has_vote.len() < majority(&open.nodes) {
-            let each: Vec<String> = without_vote
-                .iter()
-                .map(|(node, why)| format!("{node}: {why}"))
-                .collect();
-            let what = format!(
-                "redlock: list {number} is open at {} of its nodes, which is no majority ({}): repeat the change, to {}",
-                has_vote.len(),
-                each.join("; "),
-                open.nodes
-            );
-            return Err(Error::new(ErrorKind::Unavailable, what));
-        }
         Ok(NodesChange {
             number,
             nodes: open.nodes.split(',').map(str::to_owned).collect(),
@@ -650,26 +681,29 @@ impl Nodes {
 }
 
 /// The answers of the old list's nodes to one question.
-struct Answers {
+struct Answers<'a> {
     needed: usize,
     of: usize,
     /// The list gets its first number.
     is_first: bool,
+    /// Why nodes could not be brought up.
+    behind: &'a BTreeMap<String, String>,
     counted: usize,
     /// The greatest ballot that somebody else has.
     later: Option<u64>,
     /// What was accepted, and by which ballot.
     accepted: Option<((u64, String), Proposal)>,
     closed: Closed,
-    failed: Vec<String>,
+    failed: Vec<Error>,
 }
 
-impl Answers {
-    fn new(old: &str, is_first: bool) -> Answers {
+impl<'a> Answers<'a> {
+    fn new(old: &str, is_first: bool, behind: &'a BTreeMap<String, String>) -> Answers<'a> {
         Answers {
             needed: majority(old),
             of: old.split(',').count(),
             is_first,
+            behind,
             counted: 0,
             later: None,
             accepted: None,
@@ -685,7 +719,7 @@ impl Answers {
         let answer = match answer {
             Ok(answer) => answer,
             Err(e) => {
-                self.failed.push(e.to_string());
+                self.failed.push(e);
                 return Ok(());
             }
         };
@@ -711,8 +745,21 @@ impl Answers {
                 let ballot = ballot.parse().map_err(|_| junk("a ballot"))?;
                 self.later = self.later.max(Some(ballot));
             }
-            ["none"] => self.failed.push(format!("{node}: it has lost its data")),
-            ["behind"] => self.failed.push(format!("{node}: it was left behind")),
+            ["none"] if self.is_first => {
+                let what = "it has lost its data since this run began, or the run took longer than a minute: repeat it";
+                self.fail(node, what);
+            }
+            ["none"] => self.fail(node, "it has lost its data"),
+            ["behind"] => {
+                let why = self
+                    .behind
+                    .get(node)
+                    .map_or("repeat the change", String::as_str);
+                self.fail(
+                    node,
+                    &format!("it was left behind, and is not brought up yet: {why}"),
+                );
+            }
             ["other", nodes] => {
                 let first = if self.is_first {
                     ", which were named when a first number was begun: name them, or delete the record there and begin again after the longest lease"
@@ -725,6 +772,11 @@ impl Answers {
             _ => return Err(junk("a record")),
         }
         Ok(())
+    }
+
+    fn fail(&mut self, node: &str, what: &str) {
+        let what = format!("{node}: {what}");
+        self.failed.push(Error::new(ErrorKind::Unavailable, what));
     }
 
     fn accept(&mut self, by: (u64, String), proposal: Proposal) {
@@ -753,12 +805,25 @@ impl Answers {
             return Ok(());
         }
         let what = format!(
-            "redlock: {} of {} nodes of the old list answered, and {} are needed: {}",
-            self.counted,
-            self.of,
-            self.needed,
-            self.failed.join("; ")
+            "{} of {} nodes of the old list agreed, and {} are needed",
+            self.counted, self.of, self.needed
         );
-        Err(Error::new(ErrorKind::Unavailable, what))
+        Err(failure(&what, &self.failed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_stalled_is_not_told_that_a_node_has_lost_its_data() {
+        let behind = BTreeMap::new();
+        for (is_first, stalled) in [(true, true), (false, false)] {
+            let mut answers = Answers::new("a,b,c", is_first, &behind);
+            answers.enter("a", Ok(vec!["none".into()])).unwrap();
+            let text = answers.suffice().unwrap_err().to_string();
+            assert_eq!(text.contains("longer than a minute"), stalled, "{text}");
+        }
     }
 }

@@ -21,8 +21,6 @@ local OLDER, BOUND = of_all .. 'o', of_all .. 'b'
 local call = redis.call
 local verb, next_list = ARGV[1], tonumber(ARGV[2])
 
--- For how many seconds the bound of tokens stays when the clock has passed it, as in `node.lua`.
-local KEPT = 7200
 -- A day, which no lease exceeds, and the fourth that is added to it. What ends later was noted by a clock that has stepped back since.
 local LONGEST = 108000000
 
@@ -72,7 +70,7 @@ if verb == 'open' then
   if number and number >= next_list then return 'open' end
   if not number and (blank == '' or record.blank ~= blank) then return 'none' end
   bound = math.max(bound, tonumber(call('GET', BOUND)) or 0)
-  call('SET', BOUND, int(bound), 'EX', KEPT + math.max(0, math.ceil((bound - micros) / 1000000)))
+  set_bound(BOUND, bound)
   call('UNLINK', TOKENS, OLDER)
   local ends = math.max(tonumber(record['until']) or 0, tonumber(record.until_before) or 0)
   call('HSET', LIST, 'number', next_list, 'nodes', nodes, 'before', before, 'absent', absent, 'fresh', fresh, 'until_before', ends)

@@ -42,7 +42,7 @@ local DEAD = 100
 -- Answers `list number nodes before closed`: the newest list that is open here, and the one before it. The number is -1 without a record.
 local open, is_closed, blank, nodes, before, last_end, last_end_before
 if verb == 'claim' or verb == 'renew' or verb == 'release_after' then
-  local record = redis.pcall('HMGET', LIST, 'number', 'closed', 'blank', 'nodes', 'before', 'until', 'until_before')
+  local record = call('HMGET', LIST, 'number', 'closed', 'blank', 'nodes', 'before', 'until', 'until_before')
   open, is_closed, blank, nodes, before, last_end, last_end_before = unpack(record)
   open, list = tonumber(open), tonumber(list)
   local serves = list == open or open and list == open - 1 and not is_closed
@@ -65,8 +65,6 @@ end
 
 -- For how many microseconds of tokens one hash serves, and for how many milliseconds it stays when the clock has passed them.
 local AGE, SPARE = 2000000, 3000
--- For how many seconds the bound stays when the clock has passed it: so far back may the clock step.
-local KEPT = 7200
 
 -- Last tokens. Once the clock has passed the last token of a name, the name may be forgotten, as the clock gives greater ones: until it
 -- steps back. A name alone that is gone looks as one that never was. So many names are in one hash, which goes with all of them, and
@@ -74,7 +72,8 @@ local KEPT = 7200
 -- and nodes agree on what a client proposes. `floor` bounds the tokens of hashes that went before.
 local bound, older, floor, anew
 
--- The last token of this name here; or a number that none which was forgotten exceeds.
+-- The last token of this name here; or a number that none which was forgotten exceeds. A key of another type in the place of the tokens
+-- counts as lost data, which stops no claim: these keys are read by `pcall`, and `remember` replaces them, or names the right that is missing.
 local function last_token()
   local found = redis.pcall('HMGET', TOKENS, '', LOCK)
   bound, older, floor = string.match(found[1] or '', '^(%d+) (%d+) (%d+)$')
@@ -103,9 +102,8 @@ local function remember(upto)
   end
   local last_bound = bound
   bound = math.max(bound, upto + AGE)
-  local ahead = math.max(0, math.ceil((bound - micros) / 1000000))
   -- First of all: a server whose memory is full refuses it, and nothing has changed.
-  call('SET', BOUND, int(bound), 'EX', KEPT + ahead)
+  local ahead = set_bound(BOUND, bound)
   if anew then
     call('UNLINK', TOKENS)
   elseif micros >= older or older - micros > KEPT * 1000000 then

@@ -19,7 +19,7 @@ use leasehold_net::Host;
 use leasehold_redis::client::Client;
 use leasehold_redis::client::aio::MultiplexedConnection;
 use leasehold_redis::{Config, Redis};
-use leasehold_testbed::{Proxy, RedisCluster, RedisClusterOptions, RedisOptions, Reply};
+use leasehold_testbed::{Detour, Proxy, RedisCluster, RedisClusterOptions, RedisOptions, Reply};
 
 use crate::ALLOCATOR;
 
@@ -46,6 +46,26 @@ impl World {
 
     async fn connect(&self) -> Redis {
         Redis::connect(&self.0.url()).await.expect("a client")
+    }
+
+    /// A client that reaches each node at this address.
+    async fn by(&self, addrs: Vec<&str>) -> Redis {
+        let port = |addr: &str| {
+            let (_, port) = addr.rsplit_once(':').expect("an address");
+            port.parse().expect("a port")
+        };
+        let nodes = self.0.nodes().iter().map(|node| node.port());
+        let ports: Vec<(u16, u16)> = nodes.zip(addrs.iter().map(|addr| port(addr))).collect();
+        let url = format!("redis+cluster://{}", addrs.join(","));
+        let config = Config::from_url(&url).expect("a URL");
+        let config = config.reach(move |host: &Host| {
+            let by = ports.iter().find(|(port, _)| *port == host.port);
+            Host {
+                name: host.name.clone(),
+                port: by.map_or(host.port, |(_, port)| *port),
+            }
+        });
+        Redis::with_config(config).await.expect("a client")
     }
 
     async fn sum(&self, words: &[&str]) -> u64 {
@@ -86,8 +106,8 @@ impl Harness for World {
 
     fn capabilities(&self) -> Capabilities {
         use Need::{
-            AnotherTool, AtomicMulti, Contents, DeleteHolder, Fence, Footprint, Heap, Junk, Link,
-            Private, PushedWake, Requests, Restart, Wipe,
+            AnotherTool, AtomicMulti, Contents, DeleteHolder, Detour, Fence, Footprint, Heap, Junk,
+            Link, Private, PushedWake, Requests, Restart, Wipe,
         };
         let able = [
             Private,
@@ -103,6 +123,7 @@ impl Harness for World {
             PushedWake,
             Contents,
             Heap,
+            Detour,
         ];
         Capabilities::new(&able, "")
             .lacks(&[AtomicMulti], "names are in different slots")
@@ -119,30 +140,29 @@ impl Harness for World {
     async fn linked_client(&self) -> (Arc<dyn Backend>, Arc<dyn Link>) {
         let mut proxies = Vec::new();
         for node in self.0.nodes() {
-            proxies.push((node.port(), Proxy::to(node.addr()).await.expect("a proxy")));
+            proxies.push(Proxy::to(node.addr()).await.expect("a proxy"));
         }
-        let ports: Vec<(u16, u16)> = proxies
-            .iter()
-            .map(|(port, proxy)| (*port, proxy.port()))
-            .collect();
-        let addrs: Vec<&str> = proxies.iter().map(|(_, proxy)| proxy.addr()).collect();
-        let config =
-            Config::from_url(&format!("redis+cluster://{}", addrs.join(","))).expect("a URL");
-        let config = config.reach(move |host: &Host| {
-            let port = ports
-                .iter()
-                .find(|(port, _)| *port == host.port)
-                .map_or(host.port, |(_, proxy)| *proxy);
-            Host {
-                name: host.name.clone(),
-                port,
-            }
-        });
-        let client = Redis::with_config(config).await.expect("a client");
-        (
-            Arc::new(client),
-            Arc::new(Links(proxies.into_iter().map(|(_, proxy)| proxy).collect())),
-        )
+        let addrs = proxies.iter().map(Proxy::addr).collect();
+        let client = Arc::new(self.by(addrs).await);
+        (client, Arc::new(Links(proxies)))
+    }
+
+    async fn misled_client(&self) -> (Arc<dyn Backend>, Arc<dyn leasehold_conformance::Detour>) {
+        let options = RedisClusterOptions {
+            primaries: self.0.nodes().len(),
+            replicas: 0,
+            ..RedisClusterOptions::default()
+        };
+        let other = RedisCluster::start(&options)
+            .await
+            .expect("another Cluster");
+        let elsewhere = Redis::connect(&other.url()).await.expect("a client");
+        let pairs = self.0.nodes().iter().zip(other.nodes());
+        let ways = pairs.map(|(here, there)| [here.addr().to_owned(), there.addr().to_owned()]);
+        let way = Detour::between(ways.collect(), Arc::new(elsewhere), other);
+        let way = way.await.expect("proxies");
+        let client = Arc::new(self.by(way.addrs()).await);
+        (client, Arc::new(way))
     }
 
     async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {

@@ -12,6 +12,7 @@
 mod accounts;
 mod cluster;
 mod cluster_faults;
+mod cluster_identity;
 mod cluster_nodes;
 mod cluster_notices;
 mod damaged;

@@ -2,23 +2,25 @@
 //! for the slots on behalf of all callers when a node disagrees with the map or does not answer,
 //! and never twice within a moment.
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use futures_util::future::{join_all, select_ok};
+use futures_util::stream::FuturesUnordered;
 use leasehold_core::support::{Signal, locked};
 use leasehold_core::{Error, ErrorKind, Result};
 use leasehold_net::Host;
-use redis::{ConnectionAddr, pipe};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use crate::link::cluster::slots::{Range, SLOTS, read};
+use crate::link::cluster::identity::{ClusterIdentity, more_telling};
+use crate::link::cluster::seeds::{AddressMap, Seeds, map_over};
+use crate::link::cluster::slots::{Range, SLOTS, SlotMap};
 use crate::link::connection::Connection;
-use crate::link::error::junk;
 use crate::link::inbox::Inbox;
+use crate::link::mark::StoreMark;
 use crate::link::server::Server;
 
 /// The shortest and the longest pause between two questions for the slots, while they change nothing.
@@ -29,23 +31,6 @@ const GLANCE: Duration = Duration::from_millis(250);
 const ASKED: usize = 2;
 /// The index of no node.
 const NOBODY: u16 = u16::MAX;
-
-/// Maps the address by which the Cluster calls a node to the one by which this client reaches it.
-#[derive(Clone)]
-pub(crate) struct AddressMap(Arc<dyn Fn(&Host) -> Host + Send + Sync>);
-
-impl AddressMap {
-    /// Maps addresses by this function.
-    pub(crate) fn new(at: impl Fn(&Host) -> Host + Send + Sync + 'static) -> AddressMap {
-        AddressMap(Arc::new(at))
-    }
-}
-
-impl fmt::Debug for AddressMap {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("AddressMap")
-    }
-}
 
 /// A node, and the one connection to it.
 pub(super) struct Node {
@@ -63,13 +48,14 @@ struct Map {
 
 /// The state that callers share with the task that asks for the slots.
 pub(super) struct Members {
-    seeds: Vec<Server>,
-    pub(super) timeout: Duration,
+    seeds: Arc<Seeds>,
+    identity: Arc<ClusterIdentity>,
     inbox: Inbox,
-    reach: Option<AddressMap>,
     map: RwLock<Map>,
     /// Nodes that serve no slot so far and are to get some.
     strangers: Mutex<Vec<Arc<Node>>>,
+    /// Nodes that may belong to the Cluster no longer.
+    suspects: Mutex<Vec<Arc<Node>>>,
     /// A slot was found at another node than the map said.
     patched: AtomicBool,
     closed: AtomicBool,
@@ -84,23 +70,32 @@ impl Members {
         timeout: Duration,
         inbox: &Inbox,
         reach: Option<AddressMap>,
-    ) -> Members {
-        Members {
+        mark: &Arc<StoreMark>,
+    ) -> Result<Members> {
+        let seeds = Arc::new(Seeds::new(seeds, timeout, reach)?);
+        Ok(Members {
+            identity: Arc::new(ClusterIdentity::new(&seeds, mark)),
             seeds,
-            timeout,
             inbox: inbox.clone(),
-            reach,
             map: RwLock::new(Map {
                 nodes: Vec::new(),
                 owners: vec![NOBODY; SLOTS],
                 replicas: Vec::new(),
             }),
             strangers: Mutex::default(),
+            suspects: Mutex::default(),
             patched: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             due: Signal::default(),
             rounds: watch::Sender::new(0),
-        }
+        })
+    }
+
+    /// Finds the Cluster, and connects to its nodes. Returns warnings for people.
+    pub(super) async fn connect(&self) -> Result<Vec<String>> {
+        let (map, warnings) = self.identity.find().await?;
+        self.adopt(&map).await?;
+        Ok(warnings)
     }
 
     /// The nodes that serve slots.
@@ -127,22 +122,40 @@ impl Members {
         owner.ok_or_else(|| {
             let what = format!(
                 "slot {slot} of this Redis Cluster is served by no node: see redis-cli --cluster check {}",
-                self.name()
+                self.seeds.name()
             );
             Error::new(ErrorKind::Unavailable, what)
         })
     }
 
-    /// The name of the Cluster for people: the first of its addresses in the URL.
-    fn name(&self) -> String {
-        self.seeds
-            .first()
-            .map_or_else(String::new, |seed| seed.info.addr().to_string())
-    }
-
     /// Has the slots asked for soon, since something differed from the map.
     pub(super) fn doubt(&self) {
         self.due.notify();
+    }
+
+    /// Has this node asked soon whether it still belongs to the Cluster.
+    pub(super) fn suspect(&self, node: &Arc<Node>) {
+        let mut suspects = locked(&self.suspects);
+        if !suspects.iter().any(|known| Arc::ptr_eq(known, node)) {
+            suspects.push(node.clone());
+        }
+        drop(suspects);
+        self.doubt();
+    }
+
+    /// Asks the suspects. One that belongs to another Cluster is used no more. One that belongs to
+    /// none is asked again: it may be set up anew just now.
+    async fn examine(&self) {
+        let suspects = std::mem::take(&mut *locked(&self.suspects));
+        let examined = suspects
+            .iter()
+            .map(async |node| (node, self.map_of(node).await));
+        for (node, map) in join_all(examined).await {
+            let serves = || self.nodes().iter().any(|known| Arc::ptr_eq(known, node));
+            if map.is_err() && node.connection.nth().is_ok() && serves() {
+                self.suspect(node);
+            }
+        }
     }
 
     /// Notes a node's answer that this slot is at another one. Returns once the map may know that
@@ -170,7 +183,7 @@ impl Members {
         if known {
             return Ok(());
         }
-        match timeout(self.timeout, rounds.changed()).await {
+        match timeout(self.seeds.timeout, rounds.changed()).await {
             Ok(Ok(())) => Ok(()),
             _ => Err(Error::new(
                 ErrorKind::Unavailable,
@@ -195,97 +208,77 @@ impl Members {
 
     /// A node that is not connected yet.
     fn node(&self, host: &Host) -> Result<Node> {
-        let connection = Connection::new(
-            self.server(host)?,
-            self.timeout,
-            Duration::ZERO,
-            &self.inbox,
-        )?;
+        let server = Server {
+            mark: Some(self.identity.mark.clone()),
+            admission: Some(self.identity.admission(host)),
+            ..self.seeds.server(host)
+        };
+        let connection = Connection::new(server, self.seeds.timeout, Duration::ZERO, &self.inbox)?;
         Ok(Node {
             host: host.clone(),
             connection: Arc::new(connection),
         })
     }
 
-    /// The server of the URL, with its address replaced by the node's.
-    fn server(&self, host: &Host) -> Result<Server> {
-        let seed = self.seeds.first().cloned();
-        let mut server =
-            seed.ok_or_else(|| Error::new(ErrorKind::Invalid, "a Redis Cluster needs an address"))?;
-        let Host { name, port } = self
-            .reach
-            .as_ref()
-            .map_or_else(|| host.clone(), |reach| reach.0(host));
-        server.info = server.info.set_addr(ConnectionAddr::Tcp(name, port));
-        Ok(server)
-    }
-
     /// Asks which nodes serve which slots, and connects to new nodes. Returns whether something has
     /// changed.
     pub(super) async fn refresh(&self) -> Result<bool> {
-        let ranges = self.ask().await?;
-        self.adopt(&ranges).await
+        let map = self.ask().await?;
+        self.adopt(&map).await
     }
 
-    /// Returns the slots from the first node that answers. Known nodes are asked first, then
-    /// replicas and the servers of the URL.
-    async fn ask(&self) -> Result<Vec<Range>> {
+    /// The map that a node knows. If it belongs to another Cluster, its connection is not used any
+    /// more.
+    async fn map_of(&self, node: &Node) -> Result<SlotMap> {
+        let nth = node.connection.nth()?;
+        let map = map_over(&node.connection, &node.host).await?;
+        self.identity.check(&map).await.inspect_err(|e| {
+            if e.kind() == ErrorKind::OtherStore {
+                node.connection.refuse(nth, e);
+            }
+        })?;
+        Ok(map)
+    }
+
+    /// Returns the map of the first node of the Cluster that answers. Known nodes are asked first,
+    /// then replicas and the servers of the URL.
+    async fn ask(&self) -> Result<SlotMap> {
         let mut nodes = self.nodes();
         fastrand::shuffle(&mut nodes);
         for some in nodes.chunks(ASKED) {
-            if let Ok((ranges, _)) = select_ok(
-                some.iter()
-                    .map(|node| Box::pin(slots(&node.connection, &node.host))),
-            )
-            .await
-            {
-                return Ok(ranges);
+            let asked = some.iter().map(|node| Box::pin(self.map_of(node)));
+            if let Ok((map, _)) = select_ok(asked).await {
+                return Ok(map);
             }
         }
         let replicas = self.map().replicas.clone();
-        let replicas = replicas
-            .iter()
-            .filter_map(|host| Some((host.clone(), self.server(host).ok()?)));
-        let seeds = self.seeds.iter().filter_map(|seed| match seed.info.addr() {
-            ConnectionAddr::Tcp(name, port) => Some((
-                Host {
-                    name: name.clone(),
-                    port: *port,
-                },
-                seed.clone(),
-            )),
-            _ => None,
+        let replicas = replicas.into_iter().map(|host| {
+            let server = self.seeds.server(&host);
+            (host, server)
         });
-        let mut asked = Vec::new();
+        let mut asked: FuturesUnordered<_> = replicas
+            .chain(self.seeds.each())
+            .map(|(host, server)| async move {
+                let map = self.seeds.map_of(&host, server).await?;
+                self.identity.check(&map).await.map(|()| map)
+            })
+            .collect();
         let mut why = None;
-        for (host, server) in replicas.chain(seeds) {
-            asked.push(Box::pin(async move {
-                let connection =
-                    Connection::new(server, self.timeout, Duration::ZERO, &Inbox::new(false))?;
-                connection.connect().await?;
-                slots(&connection, &host).await
-            }));
-        }
-        while !asked.is_empty() {
-            let (answer, _, rest) = futures_util::future::select_all(asked).await;
+        while let Some(answer) = asked.next().await {
             match answer {
-                Ok(ranges) => return Ok(ranges),
-                // A wrong password tells more than a server that is down.
-                Err(e) => {
-                    why = why
-                        .filter(|why: &Error| why.kind() != ErrorKind::Unavailable)
-                        .or(Some(e));
-                }
+                Ok(map) => return Ok(map),
+                Err(e) => why = more_telling(why, e),
             }
-            asked = rest;
         }
-        let what = "a Redis Cluster is named by the host and the port of some of its nodes";
-        Err(why.unwrap_or_else(|| Error::new(ErrorKind::Invalid, what)))
+        Err(why.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "no node was asked")))
     }
 
     /// Uses this map from now on. `Err`: all of its nodes are new and none can be reached, or a new
     /// one refuses this client.
-    async fn adopt(&self, ranges: &[Range]) -> Result<bool> {
+    async fn adopt(&self, map: &SlotMap) -> Result<bool> {
+        // Its nodes are compared with it as they are connected to.
+        self.identity.learn(map);
+        let ranges = &map.ranges;
         let known = self.nodes();
         let mut nodes = Vec::<Arc<Node>>::new();
         let mut owners = vec![NOBODY; SLOTS];
@@ -349,7 +342,7 @@ impl Members {
         match made
             .into_iter()
             .filter_map(Result::err)
-            .find(|e| all || e.kind() != ErrorKind::Unavailable)
+            .find(|e| all || !matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::OtherStore))
         {
             Some(e) => Err(e),
             None => Ok(self.patched.swap(false, Ordering::Relaxed) || changed),
@@ -403,26 +396,7 @@ pub(super) async fn keep(members: Arc<Members>, changed: impl Fn()) {
         changed();
         members.inbox.replaced.notify();
         members.rounds.send_modify(|rounds| *rounds += 1);
+        members.examine().await;
         sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
     }
-}
-
-/// Asks this node for the slots and their nodes. A node that belongs to no Cluster, not yet or not
-/// any more, names none.
-async fn slots(connection: &Connection, host: &Host) -> Result<Vec<Range>> {
-    let mut question = pipe();
-    question.cmd("CLUSTER").arg("SLOTS");
-    let answer = connection
-        .send(&question)
-        .await?
-        .pop()
-        .ok_or_else(|| junk("CLUSTER SLOTS"))?;
-    let ranges = read(&connection.refusal(answer)?, host)?;
-    if ranges.is_empty() {
-        let what = format!(
-            "{host}: no slot of this Redis Cluster is served: create it (redis-cli --cluster create)"
-        );
-        return Err(Error::new(ErrorKind::Unavailable, what));
-    }
-    Ok(ranges)
 }

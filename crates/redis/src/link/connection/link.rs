@@ -19,9 +19,10 @@ use tokio::time::{sleep, timeout};
 use crate::link::connection::endpoint::Endpoint;
 use crate::link::connection::open::open;
 use crate::link::connection::sentinel::{ServerAddress, ServerSource};
-use crate::link::error::{again, ends_connection, of_connect, of_mode};
+use crate::link::error::{again, ends_connection, is_elsewhere, of_connect, of_mode};
 use crate::link::inbox::Inbox;
 use crate::link::mark::StoreMark;
+use crate::link::server::Admission;
 
 /// A suspect connection has this part of a request's time limit to answer before another one is
 /// made.
@@ -37,6 +38,7 @@ pub(super) struct Link {
     pub(super) tls: Option<leasehold_net::Tls>,
     /// The server has to be a node of a Cluster.
     pub(super) cluster: bool,
+    pub(super) admission: Option<Admission>,
     pub(super) mark: Option<Arc<StoreMark>>,
     pub(super) address: String,
     pub(super) timeout: Duration,
@@ -191,7 +193,7 @@ impl Link {
     }
 
     /// Makes a connection that is subscribed to its channel, to a server that can keep locks. Once the
-    /// server is located, it takes two time-outs at most.
+    /// server is located, it takes two time-outs at most, and more if it may belong to another Cluster.
     async fn make(self: &Arc<Self>) -> Result<Wire> {
         let nth = self.made.fetch_add(1, Ordering::Relaxed) + 1;
         let (peer, at) = self.locate().await?;
@@ -245,7 +247,7 @@ impl Link {
 
     /// Fails if the database may not be used. Writes the mark if there is none. Unless the mark is
     /// pinned, a user without the right to read it, and a server that does not write now, are judged
-    /// by other requests.
+    /// by other requests. In a Cluster one node has the mark, and the others name that one.
     async fn check_mark(&self, peer: &Endpoint, wire: &Wire) -> Result<()> {
         let Some(mark) = &self.mark else {
             return Ok(());
@@ -264,6 +266,7 @@ impl Link {
         }
         match known {
             Ok(Some(known)) => mark.check(&known).map_err(|e| peer.at(&e)),
+            Err(e) if self.cluster && is_elsewhere(&e) => Ok(()),
             Err(e) if mark.is_pinned() || e.is_io_error() || e.is_timeout() => {
                 Err(peer.explain(&e))
             }
@@ -288,14 +291,18 @@ impl Link {
     }
 
     /// Refuses servers that hold no locks, or not all of them. A server that sentinels name has to
-    /// be a master, since they may name it too late or too early. Returns the server's identity:
-    /// the number that it gave itself at its start, or else its address.
+    /// be a master, since they may name it too late or too early, and a node has to belong to the
+    /// right Cluster. Returns the server's identity: the number that it gave itself at its start,
+    /// or else its address.
     async fn check_mode(&self, peer: &Endpoint, wire: &Wire) -> Result<Arc<str>> {
         let mut connection = self.limited(wire);
         let mut questions = redis::pipe();
         questions.cmd("HELLO").cmd("INFO").arg("server");
+        if self.admission.is_some() {
+            questions.cmd("CLUSTER").arg("SLOTS");
+        }
         let answers = connection
-            .send_packed_commands(&questions, 0, 2)
+            .send_packed_commands(&questions, 0, questions.len())
             .await
             .map_err(|e| peer.explain(&e))?;
         let mut answers = answers.into_iter();
@@ -307,8 +314,9 @@ impl Link {
             .lines()
             .find_map(|line| line.strip_prefix("run_id:"))
             .map_or_else(|| Arc::from(wire.at.address.as_str()), Arc::from);
-        let Value::Map(facts) = mode.extract_error().map_err(|e| peer.explain(&e))? else {
-            return Ok(server);
+        let facts = match mode.extract_error().map_err(|e| peer.explain(&e))? {
+            Value::Map(facts) => facts,
+            _ => Vec::new(),
         };
         let fact = |name| {
             facts
@@ -319,13 +327,15 @@ impl Link {
         if let Some(e) = fact("mode").and_then(|mode| of_mode(&mode, self.cluster)) {
             return Err(peer.at(&e));
         }
-        match fact("role") {
-            Some(role) if self.home.moves() && role != "master" => {
-                let what = "the sentinels name it as the master, and it is a replica: is a failover under way?";
-                Err(peer.at(&Error::new(ErrorKind::Unavailable, what)))
-            }
-            _ => Ok(server),
+        if self.home.moves() && fact("role").is_some_and(|role| role != "master") {
+            let what = "the sentinels name it as the master, and it is a replica: is a failover under way?";
+            return Err(peer.at(&Error::new(ErrorKind::Unavailable, what)));
         }
+        if let (Some(admission), Some(slots)) = (&self.admission, answers.next()) {
+            let slots = slots.extract_error().map_err(|e| peer.explain(&e))?;
+            admission.check(slots).await.map_err(|e| peer.at(&e))?;
+        }
+        Ok(server)
     }
 
     /// Subscribes to this client's channel and those of observed names, and to nothing else.

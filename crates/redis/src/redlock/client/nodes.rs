@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use crate::link::{
-    CLOCK, Call, Connection, Fields, Inbox, Needs, Script, Server, StoreMark, check, record,
+    CLOCK, Call, Connection, Fields, Inbox, Needs, Script, Server, StoreMark, check, junk, record,
     run_all, warnings,
 };
 use crate::redlock::client::list::{List, Served, record_of};
@@ -18,9 +18,13 @@ use leasehold_core::support::wall;
 use leasehold_core::{Error, ErrorKind, Result};
 use redis::{Value, from_redis_value_ref, pipe};
 
+/// The part of a node's scripts that writes the bound of its tokens.
+pub(crate) const BOUND: &str = include_str!("../bound.lua");
+
 pub(crate) static NODE: LazyLock<Script> = LazyLock::new(|| {
     let parts = [
         CLOCK,
+        BOUND,
         include_str!("../node.lua"),
         include_str!("../operator.lua"),
     ];
@@ -104,13 +108,13 @@ pub(crate) fn await_later<T: Send + 'static>(requests: InFlight<T>) {
 
 impl Nodes {
     /// Connects to all nodes at once. A minority that cannot be reached is tried again in the
-    /// background.
+    /// background. Returns also warnings for people.
     pub(crate) async fn connect(
         servers: Vec<Server>,
         timeout: Duration,
         inbox: &Inbox,
         (tokens, absent, mark): (&str, &str, &str),
-    ) -> Result<Nodes> {
+    ) -> Result<(Nodes, Vec<String>)> {
         let list = List::new(&servers);
         let marks = StoreMark::of_nodes(servers.len(), mark);
         let node = |(server, mark)| {
@@ -151,38 +155,51 @@ impl Nodes {
             return Err(nodes.failure(failed));
         }
         nodes.are_different(&inbox.channel).await?;
-        nodes.list.begin(&nodes.served(tokens).await)?;
+        let (served, silent) = nodes.served(tokens).await;
+        nodes.list.begin(&served)?;
         if nodes.list.number() == 0 {
             suffices_alone(nodes.len())?;
         }
-        Ok(nodes)
+        let mut all = nodes.warnings().await;
+        all.extend(silent);
+        Ok((nodes, all))
     }
 
-    /// The lists that the nodes serve, as far as they answer. A user without the right to read them
-    /// has none to claim either.
-    async fn served(&self, tokens: &str) -> Vec<Served> {
+    /// The lists that the nodes serve, and a sentence for each node that does not tell: it refuses
+    /// claims too.
+    async fn served(&self, tokens: &str) -> (Vec<Served>, Vec<String>) {
         let mut question = pipe();
         let fields = ["number", "nodes", "before", "closed"];
         question.cmd("HMGET").arg(record_of(tokens)).arg(&fields);
-        let answers = join_all(
-            self.connections()
-                .map(|connection| connection.send(&question)),
-        )
-        .await;
-        let served = |answer: Result<Vec<Value>>| {
-            let [Value::Array(fields)] = &answer.ok()?[..] else {
-                return None;
+        let asked = self.connections().map(async |connection| {
+            let answer = connection.send(&question).await?.pop();
+            match connection.refusal(answer.unwrap_or_default())? {
+                Value::Array(fields) => Ok(fields),
+                _ => Err(connection.at(&junk("a record"))),
+            }
+        });
+        let mut served = Vec::new();
+        let mut silent = Vec::new();
+        for answer in join_all(asked).await {
+            let fields = match answer {
+                Ok(fields) => fields,
+                Err(e) => {
+                    silent.push(format!(
+                        "{e} (so the list of nodes that it serves is not known)"
+                    ));
+                    continue;
+                }
             };
             let text =
                 |nth: usize| from_redis_value_ref::<Option<String>>(fields.get(nth)?).ok()?;
-            Some(Served {
+            served.push(Served {
                 number: text(0).and_then(|number| number.parse().ok()),
                 nodes: text(1).unwrap_or_default(),
                 before: text(2).unwrap_or_default(),
                 is_closed: text(3).is_some(),
-            })
-        };
-        answers.into_iter().filter_map(served).collect()
+            });
+        }
+        (served, silent)
     }
 
     /// Reads a node's answer to a claim or a renewal. A refusal of the list is an error.
@@ -226,7 +243,7 @@ impl Nodes {
     }
 
     /// The warnings about the settings of each node.
-    pub(crate) async fn warnings(&self) -> Vec<String> {
+    async fn warnings(&self) -> Vec<String> {
         let found = join_all(self.connections().map(warnings)).await;
         let each = self.connections().zip(found);
         each.flat_map(|(node, found)| {

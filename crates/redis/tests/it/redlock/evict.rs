@@ -136,7 +136,7 @@ async fn a_late_renewal_changes_no_later_hold() {
         let token = soon(&store, &claim).await.token;
         until_held_on(&nodes, &claim, 3).await;
         let script = [
-            CLOCK,
+            BEGINNING,
             include_str!("../../../src/redlock/node.lua"),
             include_str!("../../../src/redlock/operator.lua"),
         ]

@@ -275,7 +275,7 @@ async fn a_late_promise_for_the_first_number_gives_an_emptied_node_no_record() {
         let all = Cluster::of(3).await;
         all.change("abc", "abc").await;
         all.node('b').command(&["FLUSHALL"]).await.unwrap();
-        let script = [CLOCK, include_str!("../../../src/redlock/list.lua")].concat();
+        let script = [BEGINNING, include_str!("../../../src/redlock/list.lua")].concat();
         let late = [
             "EVAL", &script, "2", "{}:rn", "{}:rt", "promise", "1", "a,b,c", "9", "me", "life",
         ];
@@ -612,6 +612,102 @@ async fn a_list_that_cannot_be_opened_is_not_begun() {
         assert_eq!(all.change("abc", "abc").await, 1);
         assert_eq!(all.change("abc", "abc").await, 0);
         assert_eq!(all.change("abc", "ab").await, 0);
+    })
+    .await;
+}
+
+/// Without its reason a node that cannot read its record looks as one that has none.
+#[tokio::test]
+async fn why_a_node_cannot_read_its_record_is_said() {
+    bounded(async {
+        let all = Cluster::of(3).await;
+        all.change("abc", "abc").await;
+        let store = all.client("abc").await;
+        for name in "abc".chars() {
+            all.tell(name, &["SET", "{}:rn", "junk"]).await;
+        }
+        let refused = store.claim(&held("a", 1000)).await.map(drop).unwrap_err();
+        let text = refused.to_string();
+        assert_eq!(refused.kind(), ErrorKind::Corrupt, "{text}");
+        let reason = "holds something that is no lock";
+        assert!(text.contains(reason), "{text}");
+        // Who starts now is warned of each node.
+        let warned = async |url: String, reason: &str| {
+            let store = connected(|| Redlock::connect(&url)).await;
+            let said = store.guarantees();
+            let of_lists = said
+                .warnings()
+                .iter()
+                .filter(|text| text.contains("the list of nodes") && text.contains(reason));
+            assert_eq!(of_lists.count(), 3, "{:?}", said.warnings());
+        };
+        warned(all.url("abc"), reason).await;
+        let rights = "on >pw ~a ~{a}:* ~{}:rt ~{}:ro ~{}:rb ~{}:store ~{}:- &leasehold:* +@all";
+        for node in &all.0 {
+            let words = ["ACL", "SETUSER", "app"].into_iter();
+            let words: Vec<&str> = words.chain(rights.split(' ')).collect();
+            node.command(&words).await.unwrap();
+        }
+        let url = all.url("abc").replace("://", "://app:pw@");
+        warned(url, "lacks a right").await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_silent_at_the_start_is_in_the_warnings() {
+    bounded(async {
+        let all = Cluster::of(3).await;
+        all.node('c').kill().await.unwrap();
+        let store = all.client("abc").await;
+        let addr = all.node('c').addr();
+        let said = store.guarantees();
+        let about = said.warnings().iter().filter(|text| text.contains(addr));
+        let about: Vec<&String> = about.collect();
+        assert_eq!(about.len(), 2, "{about:?}");
+        for words in ["its settings are not known", "the list of nodes"] {
+            assert!(about.iter().any(|text| text.contains(words)), "{about:?}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_changes_a_list_with_a_wrong_password_is_denied() {
+    for is_numbered in [false, true] {
+        bounded(async {
+            let all = Cluster::of(3).await;
+            if is_numbered {
+                all.change("abc", "abc").await;
+            }
+            for name in ['b', 'c'] {
+                all.tell(name, &["CONFIG", "SET", "requirepass", "pw"])
+                    .await;
+            }
+            let denied = all.try_change("abc", "abc").await.unwrap_err();
+            assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
+            assert!(denied.to_string().contains("password"), "{denied}");
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn why_a_node_stays_behind_is_said() {
+    bounded(async {
+        let all = Cluster::of(3).await;
+        for _ in 0..2 {
+            all.change("abc", "abc").await;
+        }
+        all.tell('c', &["HSET", "{}:rn", "number", "1"]).await;
+        let short_of_replicas = ["CONFIG", "SET", "min-replicas-to-write", "1"];
+        all.tell('b', &short_of_replicas).await;
+        all.tell('c', &["CONFIG", "SET", "maxmemory", "1"]).await;
+        let refused = all.try_change("abc", "abc").await.unwrap_err();
+        let text = refused.to_string();
+        for words in ["1 of 3 nodes", "left behind", "out of memory"] {
+            assert!(text.contains(words), "{text}");
+        }
     })
     .await;
 }

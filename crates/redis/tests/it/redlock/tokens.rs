@@ -136,7 +136,7 @@ async fn one_clock_far_ahead_does_not_drive_the_tokens() {
         let call = |proposal: u64| proposal.to_string();
         // What a client whose clock is a year ahead would send: cut to a minute ahead of the node's own clock.
         let year = call(before + 365 * 86_400_000_000);
-        let script = [CLOCK, include_str!("../../../src/redlock/node.lua")].concat();
+        let script = [BEGINNING, include_str!("../../../src/redlock/node.lua")].concat();
         let id = "0123456789abcdef0123456789abcdef";
         let mut words = vec!["EVAL", &script, "2", "x", "{}:rt"];
         words.extend([

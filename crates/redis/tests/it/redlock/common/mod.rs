@@ -25,7 +25,10 @@ pub use leasehold_testbed::verbs::{
 use leasehold_testbed::{Proxy, Redis, RedisOptions};
 
 /// The beginning of the scripts.
-pub const CLOCK: &str = include_str!("../../../../src/link/clock.lua");
+pub const BEGINNING: &str = concat!(
+    include_str!("../../../../src/link/clock.lua"),
+    include_str!("../../../../src/redlock/bound.lua"),
+);
 
 /// Nodes that reach the disk before they answer, as a Redlock wants them.
 pub async fn nodes(n: usize) -> Vec<Redis> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use leasehold_testbed::Redis;
 
-use crate::redlock::common::{CLOCK, bounded};
+use crate::redlock::common::{BEGINNING, bounded};
 
 const SECOND: u64 = 1_000_000;
 /// How far a clock may step back, but for what the test itself takes to look at keys.
@@ -144,7 +144,7 @@ async fn tokens_of_the_script_rise_however_its_clock_steps() {
     bounded(async {
         let seed = fastrand::u64(..);
         println!("seed {seed}");
-        let script = [CLOCK, include_str!("../../../../src/redlock/node.lua")].concat();
+        let script = [BEGINNING, include_str!("../../../../src/redlock/node.lua")].concat();
         let script = script.replace(
             "time[1] * 1000000 + time[2]",
             "tonumber(redis.call('GET', 'clock'))",
