@@ -40,7 +40,9 @@ use futures_util::future::join;
 use leasehold_core::backend::{
     Backend, Claim, Claimed, Clock, LeaseRef, Notifier, Place, Renewal, Subscription, async_trait,
 };
-use leasehold_core::{Error, ErrorKind, FencingToken, Guarantees, LockQueue, Name, Result};
+use leasehold_core::{
+    Error, ErrorKind, FencingToken, Guarantees, LockQueue, Name, Result, StoreId,
+};
 
 use crate::children::{Children, Parent};
 use crate::claim::Attempt;
@@ -190,6 +192,13 @@ impl Backend for Bridge {
 
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
         self.evict_both(name, token).await
+    }
+
+    /// The identities of both stores, of which each store compares its own. `None` if one has none.
+    fn identity(&self) -> Option<StoreId> {
+        let old = self.pair.on(Side::Old).identity()?;
+        let new = self.pair.on(Side::New).identity()?;
+        Some(StoreId::of("bridge", format_args!("{old}.{new}")))
     }
 
     fn guarantees(&self) -> Guarantees {

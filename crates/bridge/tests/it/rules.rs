@@ -65,6 +65,25 @@ async fn granted(backend: &impl Backend, claim: &Claim) -> Grant {
     }
 }
 
+/// Two bridges are one store if both of their stores are.
+#[tokio::test]
+async fn the_identity_of_a_bridge_is_that_of_both_stores() {
+    let [one, two, three] = [Memory::new(), Memory::new(), Memory::new()];
+    let id = |old: &Memory, new: &Memory| {
+        let bridge = Bridge::new(old.another_client(), new.another_client());
+        bridge.unwrap().identity().unwrap()
+    };
+    let first = id(&one, &two);
+    assert_eq!(id(&one, &two), first);
+    for (old, new) in [(&two, &one), (&one, &three), (&three, &two)] {
+        assert_ne!(id(old, new), first);
+    }
+    for store in [&one, &two] {
+        let part = store.identity().unwrap();
+        assert!(first.as_str().contains(part.as_str()), "{first}");
+    }
+}
+
 async fn waits(backend: &impl Backend, claim: &Claim) -> Place {
     match drive(backend.claim(claim)).await {
         Some(Ok(Claimed::Waiting(waiting))) => waiting.place,

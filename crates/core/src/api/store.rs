@@ -307,9 +307,9 @@ impl Store {
     /// where the store has none, or does not know it yet.
     ///
     /// A client uses no server with another identity: see
-    /// [`OtherStore`](crate::ErrorKind::OtherStore). A Redis server is an exception, because it may
-    /// lose its identity with its data: there only a client whose URL names the identity refuses
-    /// another one.
+    /// [`OtherStore`](crate::ErrorKind::OtherStore). A Redis server and a SQLite file in its
+    /// place are exceptions, because they may lose their identity with their data: there only a client whose
+    /// URL names the identity refuses another one.
     pub fn identity(&self) -> Option<StoreId> {
         self.scope.client.backend.identity()
     }

@@ -33,7 +33,7 @@ use crate::support::sync::{Mutex, locked};
 pub struct StoreId(SmolStr);
 
 /// The longest identity in bytes.
-const LONGEST: usize = 128;
+const LONGEST: usize = 256;
 
 fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || "-._:".contains(c)
@@ -61,7 +61,7 @@ impl FromStr for StoreId {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](ErrorKind::Invalid) for a text that cannot be one: up to 128 letters and digits
+    /// [`Invalid`](ErrorKind::Invalid) for a text that cannot be one: up to 256 letters and digits
     /// of ASCII, `-`, `.`, `_` and `:`.
     fn from_str(text: &str) -> Result<StoreId> {
         if text.is_empty() || text.len() > LONGEST || !text.chars().all(is_plain) {

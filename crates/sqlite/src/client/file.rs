@@ -148,8 +148,8 @@ impl File {
                     is_ours(generation.store.as_ref())?;
                     if generation.store.is_none() && !looks {
                         let id = identity::fresh(identity);
-                        let given = identity::give(&mut generation.connection, id);
-                        generation.store = Some(given.map_err(|e| error::of(&e, path))?);
+                        // Nothing is wrong with a file without it, and the next program tries again.
+                        generation.store = identity::give(&mut generation.connection, id).ok();
                     }
                     return Ok(open(presence, generation));
                 }

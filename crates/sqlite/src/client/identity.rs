@@ -7,7 +7,7 @@
 //! directory, or to a file of another name, only a file with the known identity is used.
 
 use leasehold_core::backend::{ClaimId, Identity};
-use leasehold_core::{Result, StoreId};
+use leasehold_core::{Error, ErrorKind, Result, StoreId};
 use rusqlite::{Connection, TransactionBehavior};
 
 use crate::client::connect::limit_pages;
@@ -23,8 +23,22 @@ pub(crate) fn check(identity: &Identity, found: Option<&StoreId>, stays: bool) -
     if identity.id().is_none() || goes_on {
         return Ok(());
     }
-    let none = || StoreId::of("sqlite", "none");
-    identity.check(&found.cloned().unwrap_or_else(none))
+    found.map_or_else(|| Err(nothing(identity)), |found| identity.check(found))
+}
+
+/// The error where no file has the known identity.
+fn nothing(identity: &Identity) -> Error {
+    let id = identity.id().map_or_else(String::new, |id| id.to_string());
+    let what = match identity.is_pinned() {
+        true => format!(
+            "the URL names the store {id}, and here is no file, or one of an earlier build, which has no identity: \
+             open it once without `store`, and name the identity that it has then (`leasehold guarantees`)"
+        ),
+        false => {
+            format!("the path leads elsewhere now, where no file of this client's store {id} is")
+        }
+    };
+    Error::new(ErrorKind::OtherStore, what)
 }
 
 /// The identity for files that have none.

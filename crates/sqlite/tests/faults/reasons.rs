@@ -1,5 +1,7 @@
 //! What a file system or SQLite refuses, and what the error says of it: one list, which the page of this store shows to the word.
 
+use leasehold_core::backend::Backend;
+use leasehold_sqlite::{Config, Sqlite};
 use leasehold_testbed::reasons::{are_on_page, exit_code};
 
 use super::*;
@@ -92,6 +94,24 @@ const REASONS: &[Reason] = &[
             );
             opening(&place.path())
         },
+    ),
+    (
+        "The path leads to the file of another store, or the URL names another one",
+        ErrorKind::OtherStore,
+        "its locks are others, so it is not used. Does an address or path lead elsewhere, or was it set up anew?",
+        |place| {
+            run(async {
+                let first = Sqlite::with_config(Config::new(place.path())).await;
+                Backend::close(&first.unwrap()).await.unwrap();
+            });
+            opening_named(&place.path())
+        },
+    ),
+    (
+        "The URL names a store, and there is no file, or one of an earlier build",
+        ErrorKind::OtherStore,
+        "open it once without `store`, and name the identity that it has then (`leasehold guarantees`)",
+        |place| opening_named(&place.path()),
     ),
     (
         "The file is no database, or damaged",
@@ -224,8 +244,14 @@ fn opening(path: &Path) -> String {
     said(&run(refused(path)))
 }
 
+/// Opens a file of which the URL names the identity.
+fn opening_named(path: &Path) -> String {
+    let named = Config::new(path).store_id("sqlite-1".parse().unwrap());
+    said(&run(Sqlite::with_config(named)).unwrap_err())
+}
+
 async fn claim(store: &Store) -> String {
-    let lock = store.lock("a").ttl(Duration::from_secs(1));
+    let lock = store.lock("a").ttl(LEASE);
     said(&lock.try_acquire().await.unwrap_err())
 }
 
@@ -266,8 +292,8 @@ pub(crate) fn connect_with_few_files(words: &[String]) {
     }
     // One is for the question whether any is left.
     all.truncate(all.len() - 1);
-    let at_once = leasehold_sqlite::Config::new(&words[0]).at_once();
-    let answer = runtime.block_on(leasehold_sqlite::Sqlite::with_config(at_once));
+    let at_once = Config::new(&words[0]).at_once();
+    let answer = runtime.block_on(Sqlite::with_config(at_once));
     say(&answer.map_or_else(|e| said(&e), |_| "opened".into()));
 }
 
