@@ -318,7 +318,7 @@ async fn connect(server: &Server, host: &Host, limit: Duration) -> Result<(Clien
         });
         match connect_by(tls.as_ref(), host, &settings, limit).await {
             Err(e) if !is_last && is_of_encryption(&e, tls.is_some()) => {
-                refusal = Some((tls.is_some(), e))
+                refusal = Some((tls.is_some(), e));
             }
             // Over TLS the server says more about what it lacks.
             Err(e) if is_of_encryption(&e, tls.is_some()) => {
