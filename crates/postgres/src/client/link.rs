@@ -56,23 +56,26 @@ impl Link {
     pub(crate) async fn open(server: &Server, limit: Duration) -> Result<Opened> {
         let is_settled = &server.identity.is_settled;
         if server.hosts.len() > 1 && !is_settled.load(Ordering::Relaxed) {
+            let mut late = server.hosts.clone();
             let each = server.hosts.iter().map(async |host| {
                 let introduced = Link::introduced(server, host, limit).await;
-                introduced.map(|(opened, who)| (host, opened, who))
+                (host, introduced.map(|(opened, who)| (host, opened, who)))
             });
             let mut each: FuturesUnordered<_> = each.collect();
             let mut all = Vec::new();
             // One that is silent is waited for only for a moment once another one has answered.
             let mut wait = limit * 4;
-            while let Ok(Some(answer)) = timeout(wait, each.next()).await {
+            while let Ok(Some((host, answer))) = timeout(wait, each.next()).await {
                 if answer.is_ok() {
                     wait = STEP;
                 }
+                late.retain(|it| it != host);
                 all.push(answer);
             }
             drop(each);
             let opened = latest(server, all)?;
             is_settled.store(true, Ordering::Relaxed);
+            Link::compare_later(server, late, limit);
             return Ok(opened);
         }
         let checked = async |host| {
@@ -87,6 +90,20 @@ impl Link {
             .collect();
         let opened = race(each, STEP, |_| false).await;
         opened.map_err(|e| e.unwrap_or_else(no_host))
+    }
+
+    /// Compares these hosts when they answer. If one of them is a standby that was promoted, the
+    /// connections to the former primary are not used any more.
+    fn compare_later(server: &Server, late: Vec<Host>, limit: Duration) {
+        for host in late {
+            let server = server.clone();
+            tokio::spawn(async move {
+                if let Ok((_, who)) = Link::introduced(&server, &host, limit).await {
+                    // An event tells of a host that is another database.
+                    let _ = server.identity.check(&who);
+                }
+            });
+        }
     }
 
     /// Connects, and asks the server who it is.

@@ -236,6 +236,32 @@ async fn of_two_primaries_the_promoted_one_is_used_also_if_the_first_is_slow() {
     .await;
 }
 
+/// Both hosts are primaries, and the promoted one is silent while a program connects.
+#[tokio::test]
+async fn a_promoted_host_that_answers_later_takes_the_place_of_the_former_primary() {
+    bounded(async {
+        let (primary, standby) = pair().await;
+        standby.promote().await.unwrap();
+        let slow = Proxy::to(standby.addr()).await.unwrap();
+        slow.delay_replies(Duration::from_millis(500));
+        let (user, password, database) = (Server::USER, Server::PASSWORD, Server::DATABASE);
+        let hosts = format!("{},{}", primary.addr(), slow.addr());
+        let url = format!("postgres://{user}:{password}@{hosts}/{database}?timeout=5000");
+        let store = Store::new(connected(|| Postgres::connect(&url)).await).ttl(LEASE);
+        until(async || {
+            let Ok(guard) = store.lock("a").try_acquire().await else {
+                return false;
+            };
+            let held = "SELECT count(*) FROM leasehold.place";
+            let is_there = standby.number(held).await.is_ok_and(|held| held == 1);
+            let _ = guard.release().await;
+            is_there
+        })
+        .await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn what_an_asynchronous_standby_lacks_is_granted_again_with_a_greater_token() {
     bounded(async {
