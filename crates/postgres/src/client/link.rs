@@ -137,7 +137,7 @@ impl Link {
     }
 
     async fn open_at(server: &Server, host: &Host, limit: Duration) -> Result<Opened> {
-        let connected = connect(server, host, limit).await;
+        let connected = Box::pin(connect(server, host, limit)).await;
         let (client, messages) = connected.map_err(|e| at(host, e))?;
         let (sender, notifications) = unbounded_channel();
         // A stream that has failed repeats its error for ever.
