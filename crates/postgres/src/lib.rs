@@ -107,7 +107,7 @@ impl Postgres {
                 "a store on PostgreSQL connects only inside a tokio runtime",
             )
         })?;
-        Shared::connect(config).await.map(Postgres)
+        Box::pin(Shared::connect(config)).await.map(Postgres)
     }
 
     /// Returns the state that the verbs share, or an error if the client was closed.
