@@ -7,7 +7,7 @@ use leasehold_chaos::{Breaks, Limits};
 use crate::etcd::world::Cluster;
 use crate::kind::{Kind, Own};
 use crate::network::Network;
-use crate::plan::{MS, Plan, Wrong};
+use crate::plan::{Fault, MS, Plan, Wrong};
 use crate::redis::Redis;
 use crate::servers::{Servers, Setting};
 use crate::simple::Simple;
@@ -52,6 +52,13 @@ impl Kind {
         }
     }
 
+    /// Returns whether the servers lose the identity of the store with their data. A client without
+    /// an identity in its URL goes on with Redis nevertheless.
+    pub(crate) fn loses_identity(self, plan: &Plan) -> bool {
+        let wipes = |fault: &Fault| matches!(fault.what, Wrong::Wipe(_));
+        self == Kind::ZooKeeper && plan.faults.iter().any(wipes)
+    }
+
     /// The time limits of this store under this plan.
     pub(crate) fn limits(self, plan: &Plan) -> Limits {
         let ttl = plan.ttl.as_nanos() as u64;
@@ -68,6 +75,8 @@ impl Kind {
         // A claim that was given up while its client connects is still sent, and then withdrawn.
         let is_quick = self == Kind::Simple && plan.faults.is_empty();
         limits.settle = 2 * waits + if is_quick { 500 * MS } else { 2_000 * MS };
+        // A call with a limit takes at most 40 ms beyond it for a last request. Its timer rounds up
+        // to a millisecond, and a turn takes up to 5 ms. The rest is a margin.
         limits.late = 60 * MS * u64::from(self.scale());
         limits.lease = ttl + 500 * MS;
         if self.is_slow() {

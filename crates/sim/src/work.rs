@@ -32,6 +32,8 @@ pub(crate) struct Worker {
     pub(crate) resource: Resource,
     pub(crate) told: Told,
     pub(crate) unit: Duration,
+    /// The servers may lose the identity of the store. Its clients refuse them from then on.
+    pub(crate) loses_identity: bool,
 }
 
 /// Does one step after the other.
@@ -365,6 +367,7 @@ impl Worker {
             ErrorKind::Contended => What::Fail { op, busy: true },
             ErrorKind::TimedOut | ErrorKind::Unavailable => What::Fail { op, busy: false },
             ErrorKind::Ambiguous => What::Info { op },
+            ErrorKind::OtherStore if self.loses_identity => What::Fail { op, busy: false },
             _ => {
                 self.unexpected(op, error);
                 What::Info { op }
@@ -373,9 +376,11 @@ impl Worker {
     }
 
     fn expect(&self, op: u64, error: &Error) {
-        use ErrorKind::{Ambiguous, Lost, TimedOut, Unavailable};
-        if !matches!(error.kind(), Lost | TimedOut | Unavailable | Ambiguous) {
-            self.unexpected(op, error);
+        use ErrorKind::{Ambiguous, Lost, OtherStore, TimedOut, Unavailable};
+        match error.kind() {
+            Lost | TimedOut | Unavailable | Ambiguous => {}
+            OtherStore if self.loses_identity => {}
+            _ => self.unexpected(op, error),
         }
     }
 

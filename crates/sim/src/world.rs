@@ -153,6 +153,7 @@ impl World {
                     let resource = resource.clone();
                     let told = told.clone();
                     let unit = self.plan.unit;
+                    let loses_identity = self.kind.loses_identity(&self.plan);
                     Arc::new(Worker {
                         process: nth,
                         store,
@@ -162,6 +163,7 @@ impl World {
                         resource,
                         told,
                         unit,
+                        loses_identity,
                     })
                 })
                 .collect();

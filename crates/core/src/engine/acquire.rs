@@ -149,7 +149,7 @@ async fn pursue(
                 _ => Ok(None),
             };
         }
-        let answer = acquisition.claim(now, &pursuit.patience).await;
+        let answer = acquisition.claim(now, &mut pursuit.patience).await;
         let poll_in = pursuit.learn(acquisition, answer)?;
         let poll_at = poll_in.map(|poll_in| acquisition.heard + poll_in);
         let woken = acquisition.wait(poll_at, pursuit.deadline).await;
@@ -222,6 +222,7 @@ impl<'a> Pursuit<'a> {
             Wait::Forever => ttl,
         };
         let patience = Patience {
+            deadline,
             until: deadline.map(|at| at + LAST_ATTEMPT),
             answer: is_try.then_some(TRY_WAITS),
             in_queue: if is_try {
@@ -247,19 +248,24 @@ impl<'a> Pursuit<'a> {
         }
     }
 
-    /// Asks a last time at the deadline. Returns the reason why the claim is not granted, which
-    /// counts only if it is not granted by now.
+    /// Asks a last time at the deadline, if there is time for it. Returns the reason why the claim
+    /// is not granted, which counts only if it is not granted by now.
     async fn look_once_more(
         &mut self,
         acquisition: &mut Acquisition<'_>,
         now: Moment,
     ) -> Result<Error> {
-        // A caller that polls late still has the full time for this request.
+        let polls_late = self.patience.deadline.take().is_some();
         if self.patience.until.is_none_or(|until| until <= now) {
+            if !polls_late {
+                // The answer to the request that was under way has taken all of that time.
+                return Ok(self.late());
+            }
+            // A caller that polls late still has the full time for this request.
             self.patience.until = Some(now + LAST_ATTEMPT);
         }
         self.patience.is_last = true;
-        let answer = acquisition.claim(now, &self.patience).await;
+        let answer = acquisition.claim(now, &mut self.patience).await;
         let state = &acquisition.state;
         Ok(match answer {
             Ok(Some(Claimed::Granted(grant))) => {

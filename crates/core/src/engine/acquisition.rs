@@ -51,7 +51,9 @@ pub(crate) struct Acquisition<'a> {
 
 /// The time limits of a request that claims.
 pub(crate) struct Patience {
-    /// The moment until which it may be answered.
+    /// The caller's deadline, until it is seen to have passed.
+    pub(crate) deadline: Option<Moment>,
+    /// The moment until which it may be answered, some time after the deadline.
     pub(crate) until: Option<Moment>,
     /// The limit for its answer, counted from the first request that was sent.
     pub(crate) answer: Option<Duration>,
@@ -135,7 +137,7 @@ impl<'a> Acquisition<'a> {
     pub(crate) async fn claim(
         &mut self,
         now: Moment,
-        patience: &Patience,
+        patience: &mut Patience,
     ) -> Result<Option<Claimed>> {
         let concurrency_limit =
             &self.client.concurrency_limits[usize::from(self.state.place().is_some())];
@@ -150,6 +152,8 @@ impl<'a> Acquisition<'a> {
                     .await;
                 let now = self.client.clock.now();
                 (self.stamp, self.heard) = (now, now);
+                // The wait for a slot was limited by the moment when the last request is over.
+                patience.deadline.take_if(|at| *at <= now);
                 // Meanwhile the client may have been closed, or may keep more leases than the store
                 // renews in time.
                 let slot = self.client.open().and(entered)?;
@@ -169,12 +173,21 @@ impl<'a> Acquisition<'a> {
         let traces_before = std::mem::replace(&mut self.traces, true);
         let request = self.request(slot, patience.is_last);
         let in_flight = self.in_flight.insert(request);
-        let answer = tokio::select! {
-            biased;
-            answer = &mut in_flight.request => Some(answer),
-            () = self.client.clock.sleep_until(until) => None,
+        let answer = loop {
+            // The deadline is seen to pass, so that an answer that comes in the last moment is not
+            // taken for a caller that polls late.
+            let wakes = patience.deadline.map_or(until, |at| at.min(until));
+            let answer = tokio::select! {
+                biased;
+                answer = &mut in_flight.request => Some(answer),
+                () = self.client.clock.sleep_until(wakes) => None,
+            };
+            self.heard = self.client.clock.now();
+            if answer.is_some() || wakes == until {
+                break answer;
+            }
+            patience.deadline = None;
         };
-        self.heard = self.client.clock.now();
         match answer {
             Some(answer) => {
                 self.in_flight = None;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use leasehold_core::backend::{Claimed, Clock, Moment, Place, Waiting};
 use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Guard, Owner};
 use tokio::sync::Notify;
@@ -305,22 +306,49 @@ async fn a_try_waits_two_seconds_for_a_silent_store() {
     }
 }
 
-/// One last attempt, and no second: an answer that comes after the deadline was the last one.
+/// The last attempt is over 40 ms after the deadline, also if the answer to the attempt before it
+/// comes at that very moment.
 #[tokio::test]
 async fn is_late_by_one_last_claim_at_most() {
+    for answered_after in [ms(730), ms(740)] {
+        in_time(async {
+            let (script, time, _log) = Script::new();
+            let store = script
+                .claims_after(
+                    move |n| if n == 0 { answered_after } else { TTL },
+                    |claim, _| waiting(claim),
+                )
+                .store();
+            let start = time.clock().now();
+            let error = failed(driven(&time, store.lock("a").acquire_timeout(ms(700))).await);
+            let took = time.clock().now().since(start);
+            assert!(took >= ms(700) && took <= ms(740), "{took:?}");
+            assert_eq!(error.kind(), ErrorKind::TimedOut);
+        })
+        .await;
+    }
+}
+
+/// A caller that polls only long after the deadline still has the full time for the last attempt.
+#[tokio::test]
+async fn a_caller_that_polls_late_has_the_full_time_for_the_last_claim() {
     in_time(async {
-        let (script, time, _log) = Script::new();
+        let (script, time, log) = Script::new();
         let store = script
             .claims_after(
-                |n| if n == 0 { ms(730) } else { TTL },
-                |claim, _| waiting(claim),
+                |n| ms(if n == 0 { 100 } else { 10 }),
+                |claim, n| match n {
+                    0 => waiting(claim),
+                    _ => granted(claim, 1),
+                },
             )
             .store();
-        let start = time.clock().now();
-        let error = failed(driven(&time, store.lock("a").acquire_timeout(ms(700))).await);
-        let took = time.clock().now().since(start);
-        assert!(took >= ms(700) && took <= ms(740), "{took:?}");
-        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        let mut acquire = store.lock("a").acquire_timeout(ms(700));
+        assert!((&mut acquire).now_or_never().is_none());
+        time.advance(ms(1000));
+        let guard = driven(&time, acquire).await.unwrap();
+        assert_eq!(log.claims(), 2);
+        drop(guard);
     })
     .await;
 }
