@@ -350,11 +350,12 @@ impl Host {
         if text.starts_with('[') != is_v6 || is_socket && matches!(grammar, Grammar::Strict) {
             return Err(malformed());
         }
+        let host = Host::named(&name, default_port)?;
         let port = port.map_or(Some(default_port), |port| {
             port.parse().ok().filter(|port| *port != 0)
         });
         let port = port.ok_or_else(|| invalid("a port is not a number from 1 to 65535"))?;
-        Host::named(&name, port)
+        Ok(Host { port, ..host })
     }
 }
 
