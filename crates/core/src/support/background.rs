@@ -202,14 +202,20 @@ impl Member {
             };
             let work = works.is(&self.home).then(|| (shared.work)(shared.begins()));
             drop(shared);
-            let changed = self.state.wait_for(|state| {
-                state.ended || !state.works.as_ref().is_some_and(|now| now.is(&works))
-            });
+            let state = &mut self.state;
+            let changed = async {
+                let changes = state.wait_for(|state| {
+                    state.ended || !state.works.as_ref().is_some_and(|now| now.is(&works))
+                });
+                // The work may be the last owner of the background, whose end locks the state.
+                // The lock in this answer therefore ends before the work is dropped.
+                drop(changes.await);
+            };
             match work {
                 Some(work) => {
                     tokio::select! {
                         biased;
-                        _ = changed => {}
+                        () = changed => {}
                         () = work => {
                             if let Some(shared) = self.shared.upgrade() {
                                 shared.end_if(|state| state.works.as_ref().is_some_and(|now| now.is(&works)));
@@ -220,7 +226,7 @@ impl Member {
                 None => {
                     let left = tokio::select! {
                         biased;
-                        _ = changed => false,
+                        () = changed => false,
                         () = works.left() => true,
                     };
                     if left && let Some(shared) = self.shared.upgrade() {
@@ -345,7 +351,9 @@ impl fmt::Debug for Home {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::OnceLock;
     use std::sync::mpsc::{Receiver, channel};
+    use std::thread;
 
     use tokio::runtime::{Builder, Runtime};
     use tokio::time::sleep;
@@ -414,6 +422,46 @@ mod tests {
                 assert_eq!(begun.try_recv().ok(), Some((first.handle().id(), true)));
             }
         }
+    }
+
+    /// The work of the first runtime keeps the owner of the background alive, and so ends the
+    /// background when it is dropped.
+    #[test]
+    fn work_that_is_taken_over_may_be_the_last_owner() {
+        let (first, second) = (runtime(), runtime());
+        let owner: Arc<OnceLock<Background>> = Arc::default();
+        let weak = Arc::downgrade(&owner);
+        let (begins, begun) = channel();
+        let background = owner.get_or_init(|| {
+            Background::new(move |anew| {
+                let owner = weak.upgrade().filter(|_| !anew);
+                let begins = begins.clone();
+                async move {
+                    let _owner = owner;
+                    let _ = begins.send(anew);
+                    pending::<()>().await;
+                }
+            })
+        });
+        first.block_on(async {
+            background.here();
+            tokio::task::yield_now().await;
+        });
+        second.block_on(async {
+            background.here();
+            sleep(LATE * 4).await;
+        });
+        assert_eq!(begun.try_iter().collect::<Vec<_>>(), [false, true]);
+        drop(owner);
+        let (done, is_done) = channel();
+        thread::spawn(move || {
+            first.block_on(async { sleep(LATE).await });
+            let _ = done.send(());
+        });
+        assert!(
+            is_done.recv_timeout(LATE * 40).is_ok(),
+            "the first runtime stands still"
+        );
     }
 
     #[test]
