@@ -243,7 +243,8 @@ async fn a_promoted_host_that_answers_later_takes_the_place_of_the_former_primar
         let (primary, standby) = pair().await;
         standby.promote().await.unwrap();
         let slow = Proxy::to(standby.addr()).await.unwrap();
-        slow.delay_replies(Duration::from_millis(500));
+        // Each of its answers, of which connecting takes several.
+        slow.delay_replies(Duration::from_millis(150));
         let (user, password, database) = (Server::USER, Server::PASSWORD, Server::DATABASE);
         let hosts = format!("{},{}", primary.addr(), slow.addr());
         let url = format!("postgres://{user}:{password}@{hosts}/{database}?timeout=5000");
