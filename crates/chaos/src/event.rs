@@ -71,8 +71,9 @@ pub enum What {
         /// The acquisition.
         op: u64,
     },
-    /// The acquire is about to return, and goes by the claim of this number in the store: a turn that a task of the same process
-    /// had before, or a hold that is re-entered, goes by the same one.
+    /// The acquire is about to return, and goes by the claim of this number in the store: a turn
+    /// that a task of the same process had before, or a hold that is re-entered, goes by the same
+    /// one.
     Under {
         /// The acquisition.
         op: u64,
@@ -88,21 +89,24 @@ pub enum What {
         /// Until when the guard says that it is valid.
         valid: u64,
     },
-    /// The store keeps the lock up to then, also from whoever waits when the process of the guard has died: it has a shortest time.
+    /// The store keeps the lock up to then, also from whoever waits when the process of the guard
+    /// has died: it has a shortest time.
     Least {
         /// The acquisition.
         op: u64,
         /// Until when, at the latest.
         until: u64,
     },
-    /// The acquire has returned without a guard, and certainly took nothing: the lock was busy, or did not become free in time.
+    /// The acquire has returned without a guard, and certainly took nothing: the lock was busy, or
+    /// did not become free in time.
     Fail {
         /// The acquisition.
         op: u64,
         /// The refusal gives another holder or waiter as its reason.
         busy: bool,
     },
-    /// The acquire has returned with an unknown result, or its caller has left: it may still take the lock for a while.
+    /// The acquire has returned with an unknown result, or its caller has left: it may still take
+    /// the lock for a while.
     Info {
         /// The acquisition.
         op: u64,
@@ -142,7 +146,8 @@ pub enum What {
         op: u64,
         /// The reason given.
         why: String,
-        /// A thread beside the working one heard of it. It continues while the working one is blocked.
+        /// A thread beside the working one heard of it. It continues while the working one is
+        /// blocked.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         aside: bool,
     },
@@ -212,7 +217,8 @@ pub enum What {
         /// It is the baseline, with which later values are compared.
         baseline: bool,
     },
-    /// The number of records that the store still has after all clients have ended and all leases have run out.
+    /// The number of records that the store still has after all clients have ended and all leases
+    /// have run out.
     Kv {
         /// The kind of record: keys, leases, nodes.
         name: String,
@@ -265,8 +271,8 @@ impl Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// Not at all. With a deadline: until then, but with no place in the queue by which anybody could expect it to be served, as it takes
-    /// this lock with another.
+    /// Not at all. With a deadline: until then, but with no place in the queue by which anybody
+    /// could expect it to be served, as it takes this lock with another.
     Try,
     /// In the order of the queue.
     Fair,
@@ -274,7 +280,8 @@ pub enum Policy {
     Fast,
 }
 
-/// The promise that does not hold under a fault, and for locks that were acquired before the fault had ended.
+/// The promise that does not hold under a fault, and for locks that were acquired before the fault
+/// had ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Breaks {
@@ -295,9 +302,11 @@ pub struct Limits {
     pub wake: u64,
     /// The longest time that the store may keep the lock of a dead or silent client.
     pub settle: u64,
-    /// The greatest delay of a call after its deadline, and of the report of a loss, in a process that runs.
+    /// The greatest delay of a call after its deadline, and of the report of a loss, in a process
+    /// that runs.
     pub late: u64,
-    /// The longest time that a guard may still claim validity after its hold was ended in the store, by hand or by a loss of data.
+    /// The longest time that a guard may still claim validity after its hold was ended in the
+    /// store, by hand or by a loss of data.
     #[serde(default)]
     pub lease: u64,
 }

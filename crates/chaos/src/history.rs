@@ -1,4 +1,5 @@
-//! Histories on disk: one file for each process, written line by line, and read as one history in the order of time.
+//! Histories on disk: one file for each process, written line by line, and read as one history in
+//! the order of time.
 
 use std::{
     cmp::Reverse,
@@ -10,8 +11,8 @@ use std::{
 
 use crate::event::{Event, What};
 
-/// The number of events of a file that are sorted at a time: an event whose time was read before it was written may stand behind those of
-/// other tasks.
+/// The number of events of a file that are sorted at a time: an event whose time was read before it
+/// was written may stand behind those of other tasks.
 const AHEAD: usize = 4096;
 
 /// Appends events to the file of one process.
@@ -41,7 +42,8 @@ impl Recorder {
         folder.join(format!("{p:06}.jsonl"))
     }
 
-    /// Appends an event, and returns when the system has it: a process that is killed then has written it.
+    /// Appends an event, and returns when the system has it: a process that is killed then has
+    /// written it.
     ///
     /// # Errors
     ///
@@ -164,7 +166,8 @@ impl Source {
                 source,
             };
             read.map_err(bad)?;
-            // A process that was killed while it wrote leaves a part of a line, which may end within a character.
+            // A process that was killed while it wrote leaves a part of a line, which may end
+            // within a character.
             if !text.ends_with(b"\n") {
                 self.ended = true;
                 return Ok(());

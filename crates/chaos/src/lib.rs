@@ -1,19 +1,22 @@
 //! Histories of lock clients under faults, and a checker that judges them.
 //!
-//! A *history* has the events of all processes of a test: which client asked for which lock, when it was granted, until when its holder
-//! believed it valid, which writes a fenced resource accepted, and which faults were made meanwhile. Each process appends [`Event`]s to a
-//! file of its own ([`Recorder`]), one line of JSON for each. The [`Checker`] reads all of them once, in the order of their times, and
-//! reports violations of an [`Invariant`].
+//! A *history* has the events of all processes of a test: which client asked for which lock, when
+//! it was granted, until when its holder believed it valid, which writes a fenced resource
+//! accepted, and which faults were made meanwhile. Each process appends [`Event`]s to a file of its
+//! own ([`Recorder`]), one line of JSON for each. The [`Checker`] reads all of them once, in the
+//! order of their times, and reports violations of an [`Invariant`].
 //!
-//! The history knows no store and no client library: any program in any language can write one. All processes run on one
-//! machine, and their times come from one clock (`CLOCK_BOOTTIME` or `CLOCK_MONOTONIC`).
+//! The history knows no store and no client library: any program in any language can write one. All
+//! processes run on one machine, and their times come from one clock (`CLOCK_BOOTTIME` or
+//! `CLOCK_MONOTONIC`).
 //!
 //! The checker is sound because of the side of a call on which an event is written:
 //!
-//! - [`Ok`](What::Ok) is written *after* an acquire has returned, [`Release`](What::Release) *before* the release is called.
-//!   A window of the history is therefore never longer than the real one, and two windows that overlap did overlap.
-//! - The time of [`Use`](What::Use) is read *before* the guard is asked, so the validity that it claims is one that the guard
-//!   has claimed.
+//! - [`Ok`](What::Ok) is written *after* an acquire has returned, [`Release`](What::Release)
+//!   *before* the release is called. A window of the history is therefore never longer than the
+//!   real one, and two windows that overlap did overlap.
+//! - The time of [`Use`](What::Use) is read *before* the guard is asked, so the validity that it
+//!   claims is one that the guard has claimed.
 //! - An event is on disk before its process goes on, so that a killed process hides no grant.
 //!
 //! ```

@@ -1,11 +1,15 @@
-//! Linearizability with leases: searches for an order in which the acquisitions of a lock could have happened one at a time.
+//! Linearizability with leases: searches for an order in which the acquisitions of a lock could
+//! have happened one at a time.
 //!
-//! The [`Checker`](crate::Checker) judges each promise by a rule of its own. This judges all of them at once, by what a lock is: an
-//! object on which one operation happens after the other. It is a second opinion on short histories only, since its time may grow with the
-//! number of possible orders. A lock's history is cut into *pieces* where no client holds, waits or is being answered. A hold whose release
-//! was not confirmed may still exist at any moment of the next pieces, until the store has settled.
+//! The [`Checker`](crate::Checker) judges each promise by a rule of its own. This judges all of
+//! them at once, by what a lock is: an object on which one operation happens after the other. It is
+//! a second opinion on short histories only, since its time may grow with the number of possible
+//! orders. A lock's history is cut into *pieces* where no client holds, waits or is being answered.
+//! A hold whose release was not confirmed may still exist at any moment of the next pieces, until
+//! the store has settled.
 //!
-//! A lock with leases is not linearizable by itself, because the end of a lease is no client's operation. These steps count:
+//! A lock with leases is not linearizable by itself, because the end of a lease is no client's
+//! operation. These steps count:
 //!
 //! | Step | Happens once between | and | |
 //! |---|---|---|---|
@@ -14,9 +18,11 @@
 //! | the end of a hold | its release's call; before, if it was reported lost, or the last validity that was said had run out | the confirmation of its release | without one: at any time, or never |
 //! | a downgrade | its call | the end of the hold | or never |
 //!
-//! At a grant nobody holds who excludes it, permits are enough, and its token is greater than those of the grants before it that it
-//! excludes; a hold that its owner enters again has one token. A try is refused only while somebody holds who excludes it, or while another
-//! acquire is under way, or its withdrawal, whose place in the queue may be in its way, or beside faults: a request that comes late may be in its way, too.
+//! At a grant nobody holds who excludes it, permits are enough, and its token is greater than those
+//! of the grants before it that it excludes; a hold that its owner enters again has one token. A
+//! try is refused only while somebody holds who excludes it, or while another acquire is under way,
+//! or its withdrawal, whose place in the queue may be in its way, or beside faults: a request that
+//! comes late may be in its way, too.
 //!
 //! Events beside a fault that breaks exclusion are not judged until the store has settled after it.
 
@@ -29,7 +35,8 @@ use crate::event::{Event, Mode};
 
 /// Steps of one piece, at most. One with more of them is not short.
 const MOST: usize = 128;
-/// Sets of steps that are looked at, at most: so a search takes some seconds and megabytes, whatever is in the history.
+/// Sets of steps that are looked at, at most: so a search takes some seconds and megabytes,
+/// whatever is in the history.
 const SETS: usize = 300_000;
 
 /// The number of pieces of a history with such an order.
@@ -63,7 +70,8 @@ pub struct Disorder {
     pub reached: usize,
 }
 
-/// Looks for an order in which the acquisitions of each lock could have happened. The events are in the order of time.
+/// Looks for an order in which the acquisitions of each lock could have happened. The events are in
+/// the order of time.
 ///
 /// # Errors
 ///
@@ -170,8 +178,8 @@ fn steps(all: &[Acquisition]) -> Vec<Step> {
     steps
 }
 
-/// A search through the sets of steps that can have happened. The state of the lock follows from the set of steps, so each set is visited
-/// once, whatever the order of its steps.
+/// A search through the sets of steps that can have happened. The state of the lock follows from
+/// the set of steps, so each set is visited once, whatever the order of its steps.
 struct Search<'a> {
     acquisitions: &'a [Acquisition],
     steps: &'a [Step],
@@ -237,7 +245,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns whether there is an order; `false` if the search takes too long. `Err` has the greatest number of steps that can have happened.
+    /// Returns whether there is an order; `false` if the search takes too long. `Err` has the
+    /// greatest number of steps that can have happened.
     fn run(&self) -> Result<bool, usize> {
         let must: u128 = (0..self.steps.len())
             .filter(|nth| self.steps[*nth].by.is_some())
@@ -278,7 +287,8 @@ impl<'a> Search<'a> {
         let Step { kind, of, .. } = self.steps[nth];
         match kind {
             Kind::Grant => self.has_room(done, of, true) && self.token_rises(done, of),
-            // A hold that its owner may not enter again, as it is not renewed, is in its owner's way.
+            // A hold that its owner may not enter again, as it is not renewed, is in its owner's
+            // way.
             Kind::Refusal => !self.has_room(done, of, false),
             Kind::Downgrade | Kind::End => self.holds(done, of),
         }

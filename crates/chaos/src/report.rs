@@ -66,7 +66,8 @@ pub struct Figures {
     pub rejected: u64,
     /// Writes under holds that were valid just then, by what their clients said.
     pub held_writes: u64,
-    /// The number of these that the resource accepted. It refuses one only where two hold, or where tokens have begun anew.
+    /// The number of these that the resource accepted. It refuses one only where two hold, or where
+    /// tokens have begun anew.
     pub held_accepted: u64,
     /// Losses that were reported.
     pub losses: u64,
@@ -90,12 +91,14 @@ pub struct Report {
     pub first: Option<u64>,
     /// What happened.
     pub figures: Figures,
-    /// The delays between the end of validity and the report of the loss, in nanoseconds, without the time in which the process did not
-    /// run.
+    /// The delays between the end of validity and the report of the loss, in nanoseconds, without
+    /// the time in which the process did not run.
     pub lateness: Histogram<u64>,
-    /// The delays of losses that were due while the working thread was blocked, and that another thread heard of.
+    /// The delays of losses that were due while the working thread was blocked, and that another
+    /// thread heard of.
     pub blocked: Histogram<u64>,
-    /// The times between the death of an exclusive holder and the grant to a waiter, in nanoseconds.
+    /// The times between the death of an exclusive holder and the grant to a waiter, in
+    /// nanoseconds.
     pub recovery: Histogram<u64>,
     /// The times of `recovery` without another fault meanwhile.
     pub calm_recovery: Histogram<u64>,

@@ -1,4 +1,5 @@
-//! A violation as a page: who asked for what, held it and said to be valid until when, and which faults there were.
+//! A violation as a page: who asked for what, held it and said to be valid until when, and which
+//! faults there were.
 
 use std::{collections::BTreeMap, fmt::Write};
 
@@ -37,8 +38,8 @@ struct Span {
 
 /// An HTML page that shows a violation of a history among the events around it.
 ///
-/// The events come in the order of time, as the checker reads them: all of the history, or a part that has those around
-/// the violation.
+/// The events come in the order of time, as the checker reads them: all of the history, or a part
+/// that has those around the violation.
 pub fn timeline(violation: &Violation, events: impl Iterator<Item = Event>) -> String {
     let times = || violation.events.iter().map(|event| event.t);
     let from = times().min().unwrap_or_default().saturating_sub(AROUND);

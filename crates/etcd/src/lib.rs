@@ -25,8 +25,8 @@
 //!
 //! The fencing tokens of a hold are `create_revision << 8` and the 255 numbers behind it. An etcd
 //! transaction can check a token by itself: see [`Etcd::still_holds`]. If tokens were raised
-//! ([`TokenFloor::raise`]), the key `prod/%base` has the number of create_revisions by which they are
-//! raised, and the value of each key that was created since ends in it: ` +<by>`.
+//! ([`TokenFloor::raise`]), the key `prod/%base` has the number of create_revisions by which they
+//! are raised, and the value of each key that was created since ends in it: ` +<by>`.
 //!
 //! # Cost
 //!
@@ -100,11 +100,14 @@ const AT_ONCE: usize = 100;
 /// An etcd cluster as a store of locks.
 ///
 /// Needs a tokio runtime, and any runtime may use it: each connection and the watch live in one of
-/// them, and another one makes them anew if that one ends or is not driven any more. When the store is dropped its leases run out; [`Backend::close`] ends them at once.
+/// them, and another one makes them anew if that one ends or is not driven any more. When the store
+/// is dropped its leases run out; [`Backend::close`] ends them at once.
 pub struct Etcd(Arc<Shared>, Background);
 
 impl Etcd {
-    /// Connects to `etcd://[user:password@]host[:port][,host[:port]…][/namespace][?timeout=ms&discover=true]`: see [`Config::from_url`].
+    /// Connects to
+    /// `etcd://[user:password@]host[:port][,host[:port]…][/namespace][?timeout=ms&discover=true]`:
+    /// see [`Config::from_url`].
     ///
     /// # Errors
     ///
@@ -113,17 +116,18 @@ impl Etcd {
         Etcd::with_config(Config::from_url(url)?).await
     }
 
-    /// Connects as the configuration says. All endpoints are asked at once: the cluster that most of
-    /// them belong to is used, and none of another one. The connected endpoint is asked for its version
-    /// and its alarms; their consequences for locks are [`Guarantees::warnings`].
+    /// Connects as the configuration says. All endpoints are asked at once: the cluster that most
+    /// of them belong to is used, and none of another one. The connected endpoint is asked for its
+    /// version and its alarms; their consequences for locks are [`Guarantees::warnings`].
     ///
     /// # Errors
     ///
     /// Within three seconds: [`Invalid`](leasehold_core::ErrorKind::Invalid) for a bad
     /// configuration, [`Unavailable`](leasehold_core::ErrorKind::Unavailable) when no endpoint
     /// answers, [`OtherStore`](leasehold_core::ErrorKind::OtherStore) when as many belong to one
-    /// cluster as to another, or none to the one that is pinned, [`Denied`](leasehold_core::ErrorKind::Denied) for a user that etcd does not let in.
-    /// Over TLS, at most a time-out later, `Invalid` also for a file that is missing or wrong, and
+    /// cluster as to another, or none to the one that is pinned,
+    /// [`Denied`](leasehold_core::ErrorKind::Denied) for a user that etcd does not let in. Over
+    /// TLS, at most a time-out later, `Invalid` also for a file that is missing or wrong, and
     /// `Denied` if a server's certificate or this client's is refused.
     pub async fn with_config(config: Config) -> Result<Etcd> {
         config.check()?;
@@ -158,7 +162,9 @@ impl Etcd {
     /// use leasehold_etcd::client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
     ///
     /// // The program's own, with its TLS.
-    /// let tls = TlsOptions::new().ca_certificate(Certificate::from_pem(ca)).identity(Identity::from_pem(certificate, key));
+    /// let tls = TlsOptions::new()
+    ///     .ca_certificate(Certificate::from_pem(ca))
+    ///     .identity(Identity::from_pem(certificate, key));
     /// let client = Client::connect([url], Some(ConnectOptions::new().with_tls(tls))).await?;
     ///
     /// let store = Store::new(Etcd::with_client(client).await?);

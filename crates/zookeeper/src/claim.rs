@@ -172,7 +172,8 @@ impl Attempt<'_> {
                     let others = before.iter().chain(behind).cloned().collect();
                     self.contention(others, own.mode).await?.unwrap_or_default()
                 }
-                // In a long queue the holder is not among the watched nodes, and not worth a request.
+                // In a long queue the holder is not among the watched nodes, and not worth a
+                // request.
                 None => Contention::unknown().waiters(queued),
             };
             let who = wait.who.clone();
@@ -241,7 +242,8 @@ impl Attempt<'_> {
         self.contention(others, own.mode).await
     }
 
-    /// The queue, as it was after this call began. Claims that need it at the same time share one request.
+    /// The queue, as it was after this call began. Claims that need it at the same time share one
+    /// request.
     async fn queue(&self) -> Answer<Arc<Queue>> {
         let queues = self.session.handler().queues.clone();
         let age = self.session.config.timeout;
@@ -252,8 +254,9 @@ impl Attempt<'_> {
             .await
     }
 
-    /// The answer to a try that needs no entry. The server that is asked may lag behind a release that was answered before, so
-    /// this refuses only after that server has caught up with its leader.
+    /// The answer to a try that needs no entry. The server that is asked may lag behind a release
+    /// that was answered before, so this refuses only after that server has caught up with its
+    /// leader.
     async fn refused(&self) -> Answer<Option<Result<Claimed>>> {
         let client = &self.client;
         let parent = &self.parent;
@@ -322,7 +325,8 @@ impl Attempt<'_> {
                 return Ok(Arc::new(Queue::of_first(entry.name())));
             }
             let sent = Moment::now();
-            // A session's requests are executed in order, so a list after it has every node that is before it.
+            // A session's requests are executed in order, so a list after it has every node that is
+            // before it.
             let (created, queue) = join(self.create_there(entry, &data), self.queue()).await;
             let created = created?;
             session.handler().seen(&self.parent, created);

@@ -55,7 +55,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads `zookeeper://[user:password@]host[:port][,host[:port]…][/path][?timeout=milliseconds&sasl=digest-md5&store=id]`.
+    /// Reads
+    /// `zookeeper://[user:password@]host[:port][,host[:port]…][/path][?timeout=milliseconds&sasl=digest-md5&store=id]`.
     ///
     /// The path, percent-decoded, is the [`root`](Config::root). The credentials are of the scheme
     /// *digest*, and the nodes are [`private`](Config::private). `zookeepers://` is the same over
@@ -65,8 +66,9 @@ impl Config {
     /// [`Config::store_id`].
     ///
     /// # Errors
-    /// [`Invalid`](ErrorKind::Invalid) names the part that is wrong, and [`Unsupported`](ErrorKind::Unsupported) is `zookeepers://` or
-    /// `sasl` without the feature, or `server_name`. Neither shows a credential.
+    /// [`Invalid`](ErrorKind::Invalid) names the part that is wrong, and
+    /// [`Unsupported`](ErrorKind::Unsupported) is `zookeepers://` or `sasl` without the feature, or
+    /// `server_name`. Neither shows a credential.
     pub fn from_url(url: &str) -> Result<Config> {
         let mut address = Address::parse_tls(url, "zookeeper", DEFAULT_PORT, TLS_PORT)?;
         let timeout = address.timeout()?;
@@ -110,7 +112,8 @@ impl Config {
         }
     }
 
-    /// The servers, as `host[:port],host[:port],…`. The root is `/leasehold`, and a request may take a second.
+    /// The servers, as `host[:port],host[:port],…`. The root is `/leasehold`, and a request may
+    /// take a second.
     pub fn new(servers: &str) -> Config {
         let connector = Client::connector();
         let servers = servers.to_owned();
@@ -131,8 +134,9 @@ impl Config {
         }
     }
 
-    /// Makes every connection over TLS, and none without. The port is 2281 unless a server's is given. Another
-    /// [`server_name`](Tls::server_name) is `Unsupported`: the servers' certificates are for the hosts that they are reached by.
+    /// Makes every connection over TLS, and none without. The port is 2281 unless a server's is
+    /// given. Another [`server_name`](Tls::server_name) is `Unsupported`: the servers' certificates
+    /// are for the hosts that they are reached by.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Config {

@@ -10,7 +10,8 @@ use crate::error::Answer;
 use crate::inspect::read_queue;
 use crate::names;
 
-/// See [`Backend::evict`](leasehold_core::backend::Backend::evict). The entry's session is notified by the one watch that it has.
+/// See [`Backend::evict`](leasehold_core::backend::Backend::evict). The entry's session is notified
+/// by the one watch that it has.
 pub(crate) async fn evict(session: &Session, name: &Name, token: FencingToken) -> Answer<bool> {
     let parent = names::node(&session.config.root, name);
     let queue = read_queue(session, &parent).await?;

@@ -31,8 +31,9 @@ impl ZooKeeper {
     ///
     /// # Errors
     ///
-    /// [`Lost`](leasehold_core::ErrorKind::Lost) if this client does not know the hold: it has ended, or is another client's.
-    /// [`Unsupported`](leasehold_core::ErrorKind::Unsupported) for a `fast` lock and over a bridge. No request is sent.
+    /// [`Lost`](leasehold_core::ErrorKind::Lost) if this client does not know the hold: it has
+    /// ended, or is another client's. [`Unsupported`](leasehold_core::ErrorKind::Unsupported) for a
+    /// `fast` lock and over a bridge. No request is sent.
     pub fn still_holds(&self, by: &(impl Fenced + ?Sized)) -> Result<String> {
         by.check_condition()?;
         let place = by.place();

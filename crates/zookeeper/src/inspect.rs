@@ -19,9 +19,9 @@ pub(crate) async fn inspect(session: &Session, name: &Name) -> Answer<LockQueue>
     ))
 }
 
-/// See [`Backend::list`](leasehold_core::backend::Backend::list). One request for the names, and one
-/// for each 128 names that are checked: if others have waited for a lock, its node stays for about
-/// a minute.
+/// See [`Backend::list`](leasehold_core::backend::Backend::list). One request for the names, and
+/// one for each 128 names that are checked: if others have waited for a lock, its node stays for
+/// about a minute.
 pub(crate) async fn list(
     session: &Session,
     prefix: &str,

@@ -112,8 +112,8 @@ impl ZooKeeper {
         Ok(ZooKeeper { sessions })
     }
 
-    /// Connects as the program does, with the credentials, the TLS and the SASL of its connector: see [`Config::with_connector`]. The
-    /// errors are those of [`connect`](ZooKeeper::connect).
+    /// Connects as the program does, with the credentials, the TLS and the SASL of its connector:
+    /// see [`Config::with_connector`]. The errors are those of [`connect`](ZooKeeper::connect).
     ///
     #[cfg_attr(feature = "tls", doc = "```")]
     #[cfg_attr(not(feature = "tls"), doc = "```ignore")]

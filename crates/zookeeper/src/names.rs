@@ -4,7 +4,8 @@ use leasehold_core::Name;
 use leasehold_core::backend::Mode;
 use leasehold_core::support::{escape, unescape};
 
-/// The parent of the sessions' own nodes. Keep-alives are writes to it. No lock's node has this name.
+/// The parent of the sessions' own nodes. Keep-alives are writes to it. No lock's node has this
+/// name.
 pub(crate) fn sessions(root: &str) -> String {
     format!("{root}/.leasehold")
 }
@@ -14,8 +15,8 @@ pub(crate) fn base(root: &str) -> String {
     format!("{}/base", sessions(root))
 }
 
-/// The node whose creation is the identity of the store. It stays for good, and keeps the nodes above
-/// it, which ZooKeeper would remove a minute after their last use.
+/// The node whose creation is the identity of the store. It stays for good, and keeps the nodes
+/// above it, which ZooKeeper would remove a minute after their last use.
 pub(crate) fn store(root: &str) -> String {
     format!("{}/store", sessions(root))
 }
@@ -38,7 +39,8 @@ pub(crate) fn is_of(entry: &str, name: &Name) -> bool {
     parent == Some(&encode(name.as_str()))
 }
 
-/// Percent-encodes `/`, `%`, control characters, everything that is not ASCII, and a dot at the beginning.
+/// Percent-encodes `/`, `%`, control characters, everything that is not ASCII, and a dot at the
+/// beginning.
 fn encode(name: &str) -> String {
     let escaped = escape(name, special);
     match escaped.strip_prefix('.') {
@@ -70,7 +72,8 @@ pub(crate) fn ending(mode: Mode) -> String {
     }
 }
 
-/// The mode of the entry of this name. Other tools' read locks are shared; every other entry is exclusive.
+/// The mode of the entry of this name. Other tools' read locks are shared; every other entry is
+/// exclusive.
 pub(crate) fn mode(node: &str) -> Mode {
     let kind = node
         .rsplit_once("-lock-")

@@ -1,7 +1,8 @@
-//! Acquisitions that go by one claim in the store: the turns that tasks of a process take under it, and re-entries by its owner.
+//! Acquisitions that go by one claim in the store: the turns that tasks of a process take under it,
+//! and re-entries by its owner.
 //!
-//! The store granted the claim once. If it has lost its data since, what goes by the claim is no more than the claim was: it excludes
-//! nobody, and its token is one of before.
+//! The store granted the claim once. If it has lost its data since, what goes by the claim is no
+//! more than the claim was: it excludes nobody, and its token is one of before.
 
 use std::collections::{BTreeMap, VecDeque};
 

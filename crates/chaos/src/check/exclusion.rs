@@ -70,7 +70,8 @@ pub(super) fn claimed(lock: &mut Lock, op: u64, event: &Event) -> Vec<Violation>
     vec![lock.violation(rule, text, events)]
 }
 
-/// A guard whose hold was ended by a fault still says that it is valid, beside another, when both must know better.
+/// A guard whose hold was ended by a fault still says that it is valid, beside another, when both
+/// must know better.
 fn outlived(lock: &mut Lock, op: u64, event: &Event) -> Option<Violation> {
     let t = event.t;
     let hold = lock.holds.get(&op)?;

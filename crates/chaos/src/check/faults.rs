@@ -9,7 +9,8 @@ pub(super) struct Faults {
     active: BTreeMap<u64, (Breaks, Option<String>)>,
     /// Since when the last one has ended, and the store has settled.
     quiet_since: u64,
-    /// When the last one ended under which exclusion is not promised, of all locks and of single ones.
+    /// When the last one ended under which exclusion is not promised, of all locks and of single
+    /// ones.
     forfeited: u64,
     forfeited_of: BTreeMap<String, u64>,
     /// When the last fault ended after which tokens of any lock may begin anew.
@@ -21,7 +22,8 @@ impl Faults {
         self.active.insert(id, (breaks, lock));
     }
 
-    /// Ends the fault with this id. Returns what it breaks and the lock it concerns, if there was such a fault.
+    /// Ends the fault with this id. Returns what it breaks and the lock it concerns, if there was
+    /// such a fault.
     pub(super) fn end(&mut self, id: u64, t: u64, settle: u64) -> Option<(Breaks, Option<String>)> {
         let (breaks, lock) = self.active.remove(&id)?;
         self.quiet_since = self.quiet_since.max(t.saturating_add(settle));
@@ -46,7 +48,8 @@ impl Faults {
         }
     }
 
-    /// Until when what was asked for at `t` may hold this lock beside another holder, if it outlives its end by `lease`. 0: it may not.
+    /// Until when what was asked for at `t` may hold this lock beside another holder, if it
+    /// outlives its end by `lease`. 0: it may not.
     pub(super) fn forfeits(&self, lock: &str, t: u64, lease: u64) -> u64 {
         if self.breaks(lock) {
             return u64::MAX;
@@ -61,7 +64,8 @@ impl Faults {
             .unwrap_or_default()
     }
 
-    /// Returns whether two clients may hold this lock now, where a hold may outlive its end by `lease`.
+    /// Returns whether two clients may hold this lock now, where a hold may outlive its end by
+    /// `lease`.
     pub(super) fn doubles(&self, lock: &str, now: u64, lease: u64) -> bool {
         let mut ended = [Some(&self.forfeited), self.forfeited_of.get(lock)]
             .into_iter()
@@ -77,7 +81,8 @@ impl Faults {
         self.active.values().any(breaks)
     }
 
-    /// Returns whether tokens may have begun anew, so that one asked for at `t` has no place among the others.
+    /// Returns whether tokens may have begun anew, so that one asked for at `t` has no place among
+    /// the others.
     pub(super) fn disorders(&self, t: u64) -> bool {
         self.disordered > 0 && t <= self.disordered
             || self

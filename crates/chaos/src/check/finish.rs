@@ -47,7 +47,8 @@ impl Checker {
             .copied()
             .filter(|at| self.locks[*at].releasing.remove(&op).is_some());
         let Some(at) = at else {
-            // A release that fails because of a loss was called before the loss was heard of, or after it.
+            // A release that fails because of a loss was called before the loss was heard of, or
+            // after it.
             if confirmed {
                 self.found_in(op, self.ended.released(op, event));
             }
@@ -151,7 +152,8 @@ impl Checker {
         }
     }
 
-    /// From here on waiters may have to wait: who should have been served before then is judged now.
+    /// From here on waiters may have to wait: who should have been served before then is judged
+    /// now.
     fn still_stuck(&mut self) {
         let t = self.now;
         let limit = self.limits.wake;
@@ -202,7 +204,8 @@ impl Checker {
             .filter(move |known| lock.is_none_or(|lock| *lock == known.name))
     }
 
-    /// Places that a process could not renew meanwhile may have lapsed: their claims stand at the end of the queue now.
+    /// Places that a process could not renew meanwhile may have lapsed: their claims stand at the
+    /// end of the queue now.
     pub(super) fn stalled(&mut self, p: u64, aside: bool, ns: u64, t: u64) {
         self.lateness.stalled(p, aside, t.saturating_sub(ns), t);
         let Limits { late, lease, .. } = self.limits;

@@ -1,13 +1,14 @@
 //! I6 and I14: events that come too late, without the time in which their process did not run.
 //!
-//! A process reports a stall when it is over, which may be just after an event that came late because of it. A judgement therefore waits
-//! until the history is a little further.
+//! A process reports a stall when it is over, which may be just after an event that came late
+//! because of it. A judgement therefore waits until the history is a little further.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::report::Violation;
 
-/// The time that a judgement waits for reports of stalls: a starved process may stand still for seconds before it reports one.
+/// The time that a judgement waits for reports of stalls: a starved process may stand still for
+/// seconds before it reports one.
 const WAITS: u64 = 10_000_000_000;
 /// The time after which a call that has begun has surely read the clock.
 const AT_ONCE: u64 = 1_000_000;
@@ -100,14 +101,15 @@ impl Lateness {
         judged
     }
 
-    /// A process that was killed tells of no stall any more, so what it did just before is not judged.
+    /// A process that was killed tells of no stall any more, so what it did just before is not
+    /// judged.
     pub(super) fn forget_process(&mut self, p: u64) {
         self.stalls.retain(|(of, _), _| *of != p);
         self.open.retain(|late| late.p != p);
     }
 
-    /// For how long its process stood still when it was due already; and before, if that was at once when it began: what counts from a
-    /// clock that was read after that is due so much later.
+    /// For how long its process stood still when it was due already; and before, if that was at
+    /// once when it began: what counts from a clock that was read after that is due so much later.
     fn stall_between(&self, late: &Late) -> u64 {
         let &Late {
             p,

@@ -21,7 +21,8 @@ pub(super) struct Hold {
     /// A conflicting grant after the end of its validity, as far as that was known.
     pub(super) overtaken: Option<Event>,
     pub(super) downgraded: bool,
-    /// Until when it excludes nobody: there was a fault under which exclusion is not promised. 0: there was none.
+    /// Until when it excludes nobody: there was a fault under which exclusion is not promised. 0:
+    /// there was none.
     pub(super) forfeit: u64,
     /// Until when the store keeps it though its holder has died.
     pub(super) least: u64,
@@ -46,7 +47,8 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    /// Returns whether it was in the queue before the other one, which it excludes, was invoked. The other one must not pass it then.
+    /// Returns whether it was in the queue before the other one, which it excludes, was invoked.
+    /// The other one must not pass it then.
     pub(super) fn precedes(&self, other: &Waiter) -> bool {
         self.policy == Policy::Fair
             && self.queued.is_some_and(|queued| queued < other.invoked.t)
@@ -74,7 +76,8 @@ pub(super) struct Lock {
     pub(super) ever_seen: u64,
     /// The last leader that each observer saw.
     pub(super) observers: BTreeMap<u64, (u64, Event)>,
-    /// Since when the process of its holder is dead, while others wait, and whether no other fault has been there since.
+    /// Since when the process of its holder is dead, while others wait, and whether no other fault
+    /// has been there since.
     pub(super) orphaned: Option<(u64, bool)>,
 }
 
@@ -92,8 +95,9 @@ impl Lock {
         self.busy_until = self.busy_until.max(t);
     }
 
-    /// Notes that a waiter gave up. Its place is withdrawn, or will be within `wake`. A waiter may have been in the way of others up to now,
-    /// unless one that was in the queue before it still waits; so may a client that had the lock while it waited for another one.
+    /// Notes that a waiter gave up. Its place is withdrawn, or will be within `wake`. A waiter may
+    /// have been in the way of others up to now, unless one that was in the queue before it still
+    /// waits; so may a client that had the lock while it waited for another one.
     pub(super) fn withdrawn(&mut self, waiter: &Waiter, t: u64, wake: u64) {
         self.withdrawn_by = self.withdrawn_by.max(t.saturating_add(wake));
         let queues = waiter.policy != Policy::Fast && waiter.owner.is_none();
@@ -110,7 +114,8 @@ impl Lock {
         nobody && self.busy_until.max(self.withdrawn_by) < t
     }
 
-    /// Since when the store must have it free, for readers or for whoever waits, if it keeps what has not ended for `settle`.
+    /// Since when the store must have it free, for readers or for whoever waits, if it keeps what
+    /// has not ended for `settle`.
     pub(super) fn free_since(&self, settle: u64, for_readers: bool) -> u64 {
         let held = self
             .holds
@@ -127,9 +132,11 @@ impl Lock {
             .unwrap_or_default()
     }
 
-    /// A process has died at `t`: what it held excludes nobody any more, and the store may keep it for a while.
+    /// A process has died at `t`: what it held excludes nobody any more, and the store may keep it
+    /// for a while.
     pub(super) fn forget_process(&mut self, p: u64, (t, calm): (u64, bool), keeps_until: u64) {
-        // Only what has died is in the way of this one. A program under the command says only now and then that it holds.
+        // Only what has died is in the way of this one. A program under the command says only now
+        // and then that it holds.
         let keeps_out = |waiter: &Waiter, died: bool| {
             let mut held = self
                 .holds

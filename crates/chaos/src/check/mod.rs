@@ -1,7 +1,10 @@
-//! The checker: one pass over the events in the order of time, with memory for what is under way only.
+//! The checker: one pass over the events in the order of time, with memory for what is under way
+//! only.
 //!
-//! - `lock` is what is known of one lock, `claims` of what several acquisitions go by; `ended` remembers what ended last; `faults` what is excused.
-//! - `exclusion` judges I1, I11 and I12, `tokens` I2 and I3, `waits` I4, I5 and I10, `late` I6 and I14.
+//! - `lock` is what is known of one lock, `claims` of what several acquisitions go by; `ended`
+//!   remembers what ended last; `faults` what is excused.
+//! - `exclusion` judges I1, I11 and I12, `tokens` I2 and I3, `waits` I4, I5 and I10, `late` I6 and
+//!   I14.
 //! - `acquire` and `finish` take in the events; I7, I8, I9 and I13 are judged there.
 
 mod acquire;
@@ -98,7 +101,8 @@ impl Checker {
         }
     }
 
-    /// The number of acquisitions that are under way or held. The checker's memory grows with nothing else.
+    /// The number of acquisitions that are under way or held. The checker's memory grows with
+    /// nothing else.
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.ops.len()
@@ -152,7 +156,8 @@ impl Checker {
             What::Reject { op, lock, tok } => self.written(lock, *op, *tok, false, event),
             What::Observed { op, lock, tok } => {
                 let at = self.lock(lock);
-                // Where two may lead, an observer may see either, and an earlier leader after old data were restored.
+                // Where two may lead, an observer may see either, and an earlier leader after old
+                // data were restored.
                 if self.faults.doubles(lock, t, self.limits.lease) {
                     self.locks[at].observers.remove(op);
                 } else if !self.faults.disorders(self.now) {

@@ -1,4 +1,5 @@
-//! I2 and I3: tokens rise from grant to grant, and the resource accepts none that is smaller than one it has seen.
+//! I2 and I3: tokens rise from grant to grant, and the resource accepts none that is smaller than
+//! one it has seen.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +53,8 @@ impl Tokens {
     }
 }
 
-/// A guard was returned: its token is compared with those of grants that had returned before it was asked for.
+/// A guard was returned: its token is compared with those of grants that had returned before it was
+/// asked for.
 pub(super) fn granted(lock: &mut Lock, hold: &Hold, floor: Floor) -> Option<Violation> {
     let Hold {
         mode, tok, owner, ..

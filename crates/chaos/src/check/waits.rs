@@ -19,7 +19,8 @@ pub(super) fn due_since(lock: &Lock, settle: u64, quiet_since: u64) -> Option<u6
     Some(beside.unwrap_or(free).min(free).max(quiet_since))
 }
 
-/// Since when a reader is known to be in the queue before all writers. Other readers that hold are not in its way.
+/// Since when a reader is known to be in the queue before all writers. Other readers that hold are
+/// not in its way.
 fn reader(lock: &Lock) -> Option<u64> {
     let writers = || {
         lock.waiting
@@ -55,7 +56,8 @@ pub(super) fn forgotten(lock: &Lock, t: u64, since: u64, wake: u64) -> Option<Vi
     Some(lock.violation(Rule::Forgotten, text, events))
 }
 
-/// A grant passed somebody who had been in the queue before it was asked for, and who would have excluded it.
+/// A grant passed somebody who had been in the queue before it was asked for, and who would have
+/// excluded it.
 pub(super) fn passed(lock: &Lock, new: &Hold, waiter: &Waiter) -> Option<Violation> {
     let one_owner = |owner: Option<u64>| owner.is_some() && owner == new.owner;
     // Also if who held has released since: the token is still that one's.

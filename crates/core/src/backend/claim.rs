@@ -39,10 +39,12 @@ pub struct Claim {
     pub ttl: Duration,
     /// The label, for people to read.
     pub label: Arc<str>,
-    /// The least token that a grant may have, and that a hold is raised to, for a store that implements
-    /// [`TokenFloor`](crate::backend::TokenFloor) (S16). Core sets none, and other stores ignore it.
+    /// The least token that a grant may have, and that a hold is raised to, for a store that
+    /// implements [`TokenFloor`](crate::backend::TokenFloor) (S16). Core sets none, and other
+    /// stores ignore it.
     pub floor: Option<FencingToken>,
-    /// It is one of several claims, each in another store, of which a store over stores makes one hold. Core makes none.
+    /// It is one of several claims, each in another store, of which a store over stores makes one
+    /// hold. Core makes none.
     pub is_part: bool,
     /// The caller waits for no further answer than the one to this request, and is told the
     /// [`Contention`](crate::Contention) in it. A store that answers waiting claims without a read
@@ -169,8 +171,8 @@ pub enum Mode {
 impl Mode {
     /// The mode as permits, for stores to keep: its kind, and how many of how many it takes.
     ///
-    /// Claims of one kind share the permits, and kinds exclude each other. An exclusive claim takes the
-    /// only one of its kind, a shared one takes one of very many.
+    /// Claims of one kind share the permits, and kinds exclude each other. An exclusive claim takes
+    /// the only one of its kind, a shared one takes one of very many.
     ///
     /// # Examples
     ///
@@ -189,8 +191,8 @@ impl Mode {
         }
     }
 
-    /// The mode of these [`parts`](crate::backend::Mode::parts); `None` if there is no such mode. The
-    /// numbers count for permits only.
+    /// The mode of these [`parts`](crate::backend::Mode::parts); `None` if there is no such mode.
+    /// The numbers count for permits only.
     pub fn from_parts(kind: &str, n: u32, of: u32) -> Option<Mode> {
         match (kind, n) {
             ("exclusive", _) => Some(Mode::Exclusive),

@@ -1,4 +1,5 @@
-//! Time that counts suspend: the only clock that validity may be computed from, and its virtual twin for tests.
+//! Time that counts suspend: the only clock that validity may be computed from, and its virtual
+//! twin for tests.
 //!
 //! Validity must be computed from a clock that counts suspend. On Linux `CLOCK_MONOTONIC`, and with
 //! it `std::time::Instant`, stands still while the machine sleeps: after a resume a guard would be
@@ -21,8 +22,8 @@ use crate::support::locked;
 use crate::support::sync::Mutex;
 use crate::support::system;
 
-/// Tokio's timers run on CLOCK_MONOTONIC, which stops while the machine is suspended. Sleeping in slices bounds how
-/// late a timer can fire after a resume.
+/// Tokio's timers run on CLOCK_MONOTONIC, which stops while the machine is suspended. Sleeping in
+/// slices bounds how late a timer can fire after a resume.
 const SLICE: Duration = Duration::from_millis(250);
 
 /// The slices of sleepers without a hold. A multiple of [`SLICE`], so that all wake together.
@@ -30,8 +31,8 @@ const COARSE_SLICE: Duration = Duration::from_secs(4);
 
 /// An instant on the clock that counts suspend (`CLOCK_BOOTTIME` on Linux), in nanoseconds.
 ///
-/// It is the only kind of instant that core and a store exchange: `std::time::Instant` stops during suspend
-/// on Linux.
+/// It is the only kind of instant that core and a store exchange: `std::time::Instant` stops during
+/// suspend on Linux.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(u64);
 
@@ -237,8 +238,8 @@ impl VirtualClock {
     /// Lets `d` pass in one leap, as if the process had been paused.
     ///
     /// Tasks that sleep until then or earlier wake up afterwards, and find that they are late. A
-    /// hold whose renewals were due in between is lost. [`pass`](crate::backend::VirtualClock::pass)
-    /// lets time pass as for a process that runs.
+    /// hold whose renewals were due in between is lost.
+    /// [`pass`](crate::backend::VirtualClock::pass) lets time pass as for a process that runs.
     pub fn advance(&self, d: Duration) {
         self.0.now.send_modify(|now| *now = *now + d);
     }

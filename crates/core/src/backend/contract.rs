@@ -22,8 +22,8 @@ use crate::backend::token_floor::TokenFloor;
 /// and one honest description.
 ///
 /// A store knows only its server. Waiting, deadlines, retries, renewal cadence, validity, loss,
-/// cancellation and re-entry are core's. Core bounds each call and may **drop a call's future at any
-/// await**: the request may then still arrive, and clause S6 holds all the same.
+/// cancellation and re-entry are core's. Core bounds each call and may **drop a call's future at
+/// any await**: the request may then still arrive, and clause S6 holds all the same.
 ///
 /// # Contract
 ///
@@ -69,9 +69,9 @@ pub trait Backend: Send + Sync + Debug + 'static {
     ///   reply, a retry and a re-check are all *claim again*. Claiming again while granted answers
     ///   the same grant (same token) and stores the new label. Core sends another label only for a
     ///   granted claim, so the label of a waiting place never has to change.
-    /// - **S2**: A grant's `since` lies before the send of a request that surely extended the lease.
-    ///   A repeat that did not extend counts from the attempt that did; a session's grant counts
-    ///   from its last proven renewal.
+    /// - **S2**: A grant's `since` lies before the send of a request that surely extended the
+    ///   lease. A repeat that did not extend counts from the attempt that did; a session's grant
+    ///   counts from its last proven renewal.
     /// - **S3**: For one name, the token of a later conflicting grant is strictly greater. It is
     ///   equal within one hold, however often it is claimed again.
     /// - **S4**: A waiting place is a lease: it, and a grant that grows from it, end one TTL after
@@ -83,9 +83,9 @@ pub trait Backend: Send + Sync + Debug + 'static {
     ///   [`admit`](crate::backend::admit) decides. One whose count of permits differs from the
     ///   queue's is refused as [`same_permits`](crate::backend::same_permits) says; core withdraws
     ///   what it left.
-    /// - **S11**: A granted `Exclusive` claimed again as `Shared` becomes `Shared` in place, with the
-    ///   same token, and the readers that this admits are notified. No other claim changes a mode:
-    ///   an `Exclusive` that comes late leaves it `Shared`.
+    /// - **S11**: A granted `Exclusive` claimed again as `Shared` becomes `Shared` in place, with
+    ///   the same token, and the readers that this admits are notified. No other claim changes a
+    ///   mode: an `Exclusive` that comes late leaves it `Shared`.
     /// - **S13**: A lease **never gets shorter** by an older, late or repeated request: the server
     ///   keeps the latest end, and what was answered stays true. Only
     ///   [`release_after`](Backend::release_after) shortens one.
@@ -101,11 +101,11 @@ pub trait Backend: Send + Sync + Debug + 'static {
     ///
     /// # Contract
     ///
-    /// - **S12**: It is **one step**: either every claim is granted, or the request changes nothing,
-    ///   so that no client ever sees a part of them. It passes no other claim: a name in whose queue
-    ///   a holder or a live waiter is before it is busy. It is idempotent per ids: granted and sent
-    ///   again, it answers the same grants. S2, S3 and S6 hold for each of its claims; after a
-    ///   refusal core withdraws what an earlier attempt of theirs may have left.
+    /// - **S12**: It is **one step**: either every claim is granted, or the request changes
+    ///   nothing, so that no client ever sees a part of them. It passes no other claim: a name in
+    ///   whose queue a holder or a live waiter is before it is busy. It is idempotent per ids:
+    ///   granted and sent again, it answers the same grants. S2, S3 and S6 hold for each of its
+    ///   claims; after a refusal core withdraws what an earlier attempt of theirs may have left.
     async fn claim_all(&self, _claims: &[Claim]) -> Result<ClaimedAll> {
         Err(Error::new(
             ErrorKind::Unsupported,
@@ -129,18 +129,18 @@ pub trait Backend: Send + Sync + Debug + 'static {
     ///   [`Unknown`](Renewal::Unknown), never [`Lost`](Renewal::Lost); `Lost` is said only when the
     ///   store says so.
     /// - **S14**: It **answers for the hold's own entry**, not for the session, lease or file that
-    ///   carries it: one that was deleted, restored from a backup or evicted at any moment is `Lost`
-    ///   at the next renewal (or, where one of several servers has not heard of it yet, the answer
-    ///   counts from before), also if a late request of its claim waits in its place. Each lease
-    ///   carries the mode and the label that its claim has now: a store that writes a missing entry
-    ///   again writes these, and another store may ignore them. A proof counts only if it came from
-    ///   a server that may still decide: not from a former leader, nor under another server's
-    ///   session limit.
+    ///   carries it: one that was deleted, restored from a backup or evicted at any moment is
+    ///   `Lost` at the next renewal (or, where one of several servers has not heard of it yet, the
+    ///   answer counts from before), also if a late request of its claim waits in its place. Each
+    ///   lease carries the mode and the label that its claim has now: a store that writes a missing
+    ///   entry again writes these, and another store may ignore them. A proof counts only if it
+    ///   came from a server that may still decide: not from a former leader, nor under another
+    ///   server's session limit.
     async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>>;
 
     /// The greatest number of leases that core passes to one
-    /// [`renew`](crate::backend::Backend::renew): small enough that the store answers soon, also when
-    /// all leases of a client are due. `usize::MAX` for a store that renews a session, whose
+    /// [`renew`](crate::backend::Backend::renew): small enough that the store answers soon, also
+    /// when all leases of a client are due. `usize::MAX` for a store that renews a session, whose
     /// requests do not grow with the number of its leases.
     fn renew_batch(&self) -> usize {
         256
@@ -153,9 +153,9 @@ pub trait Backend: Send + Sync + Debug + 'static {
     ///
     /// # Contract
     ///
-    /// - **S6**: Afterwards no trace of the id is left, granted or waiting, and a late request of the
-    ///   same id (of which an attempt stayed unanswered) leaves nothing that outlives one TTL. It is
-    ///   idempotent and frees no other claim. The next waiter is notified.
+    /// - **S6**: Afterwards no trace of the id is left, granted or waiting, and a late request of
+    ///   the same id (of which an attempt stayed unanswered) leaves nothing that outlives one TTL.
+    ///   It is idempotent and frees no other claim. The next waiter is notified.
     async fn release(&self, claim: &Claim, place: Option<&Place>) -> Result<()>;
 
     /// Lets a hold end `rest` from now without the help of this client: for a lock that is released
@@ -213,8 +213,8 @@ pub trait Backend: Send + Sync + Debug + 'static {
     ///
     /// # Contract
     ///
-    /// It does not change once it is known, unless the store may lose it with all its data. A server
-    /// with another identity grants, renews and ends nothing: requests to it fail with
+    /// It does not change once it is known, unless the store may lose it with all its data. A
+    /// server with another identity grants, renews and ends nothing: requests to it fail with
     /// [`OtherStore`](crate::ErrorKind::OtherStore), and no hold is lost by its answers (S18).
     fn identity(&self) -> Option<StoreId> {
         None
@@ -239,8 +239,8 @@ pub trait Backend: Send + Sync + Debug + 'static {
         Clock::boot()
     }
 
-    /// The store as one whose tokens can be raised above those of another store, for a bridge; `None`
-    /// if they cannot. Core never asks. See [`TokenFloor`].
+    /// The store as one whose tokens can be raised above those of another store, for a bridge;
+    /// `None` if they cannot. Core never asks. See [`TokenFloor`].
     fn token_floor(&self) -> Option<&dyn TokenFloor> {
         None
     }

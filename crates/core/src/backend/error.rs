@@ -54,8 +54,8 @@ pub enum ErrorKind {
     /// The store cannot be reached or cannot serve. The request was not executed.
     Unavailable,
     /// The server that answered belongs to another store than this client, or than the URL names
-    /// with `store`: see [`StoreId`](crate::StoreId). Its answer counts for nothing: it has granted,
-    /// renewed and ended no hold of this client. The message names both stores.
+    /// with `store`: see [`StoreId`](crate::StoreId). Its answer counts for nothing: it has
+    /// granted, renewed and ended no hold of this client. The message names both stores.
     OtherStore,
     /// The request may or may not have been executed. Leasehold cleans up after it: an acquire that
     /// ends so leaves no lock behind for longer than one TTL.

@@ -139,8 +139,8 @@ impl Grant {
 ///
 /// A plain [`Duration`] counts from core's own time stamp, taken before it called the store. That
 /// is right only if this very call extended the lease. Use
-/// [`Validity::since`](crate::backend::Validity::since) for the rest: a session whose last confirmed
-/// keep-alive was earlier, or a pushed grant that goes back to an earlier attempt.
+/// [`Validity::since`](crate::backend::Validity::since) for the rest: a session whose last
+/// confirmed keep-alive was earlier, or a pushed grant that goes back to an earlier attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct Validity {
     since: Option<Moment>,
@@ -188,7 +188,8 @@ impl Validity {
 
     /// The instant from which the lease counts, given core's stamp for this call.
     pub(crate) fn start(&self, stamp: Moment) -> Moment {
-        // A store cannot know an instant later than the call it answers; core's stamp is the later bound.
+        // A store cannot know an instant later than the call it answers; core's stamp is the later
+        // bound.
         if fault("from-answer") {
             return Moment::now();
         }

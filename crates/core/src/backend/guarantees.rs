@@ -113,7 +113,8 @@ impl Guarantees {
 
     /// The longest lease that the store grants, as far as it knew when it was made. A longer TTL is
     /// not refused: the lease is this long, and [`Guard::granted_ttl`](crate::Guard::granted_ttl)
-    /// says so. `None` if there is no such limit below [`MAX_TTL`](crate::MAX_TTL), or none is known.
+    /// says so. `None` if there is no such limit below [`MAX_TTL`](crate::MAX_TTL), or none is
+    /// known.
     pub const fn max_ttl(&self) -> Option<Duration> {
         self.max_ttl
     }

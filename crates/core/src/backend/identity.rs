@@ -17,8 +17,8 @@ use crate::support::sync::{Mutex, locked};
 /// The identity of a store: a short text that no other store has.
 ///
 /// It is made of what the servers say of themselves, such as the id of an etcd cluster; a store
-/// documents of what, and which changes it survives. Compare it, or pin it in a URL by the parameter
-/// `store`; it has no other meaning.
+/// documents of what, and which changes it survives. Compare it, or pin it in a URL by the
+/// parameter `store`; it has no other meaning.
 ///
 /// # Examples
 ///
@@ -131,8 +131,8 @@ impl Identity {
         locked(&self.known).id.clone()
     }
 
-    /// Goes on with another identity, which a store gets if it loses all its data. The client cannot
-    /// know whether it is another store, and an event says so.
+    /// Goes on with another identity, which a store gets if it loses all its data. The client
+    /// cannot know whether it is another store, and an event says so.
     pub fn renew(&self, id: &StoreId) {
         let mut known = locked(&self.known);
         let before = known.id.replace(id.clone());

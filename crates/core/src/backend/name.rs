@@ -1,4 +1,5 @@
-//! Names of locks: what a user may call a lock, and how typed keys become one name without colliding.
+//! Names of locks: what a user may call a lock, and how typed keys become one name without
+//! colliding.
 //!
 //! A store encodes names in its own way, so the rules are only what all stores can keep: UTF-8, no
 //! NUL, at most 512 bytes. Keys of several parts are joined here, once and injectively, so that
@@ -97,8 +98,8 @@ impl Name {
         self.check_existing()
     }
 
-    /// Checks a name that is only looked up. Seen from outside of its namespace it begins with that,
-    /// and may be longer than a name that is taken.
+    /// Checks a name that is only looked up. Seen from outside of its namespace it begins with
+    /// that, and may be longer than a name that is taken.
     pub(crate) fn check_existing(&self) -> Result<()> {
         let wrong = if self.0.is_empty() {
             "a lock's name may not be empty"

@@ -102,9 +102,9 @@ impl Notifier {
     /// This claim is granted.
     ///
     /// The validity of the grant must name its instant
-    /// ([`Validity::since`](crate::backend::Validity)): the send of exactly the attempt that it goes
-    /// back to. A late push must not give a grant a longer life than its request. A grant without
-    /// an instant is treated as [`claim_again`](Self::claim_again).
+    /// ([`Validity::since`](crate::backend::Validity)): the send of exactly the attempt that it
+    /// goes back to. A late push must not give a grant a longer life than its request. A grant
+    /// without an instant is treated as [`claim_again`](Self::claim_again).
     pub fn granted(&self, id: ClaimId, grant: Grant) {
         self.notify(id, Notification::Granted(grant));
     }
@@ -142,11 +142,13 @@ impl Notifier {
             .for_each(|listener| listener.notify(Notification::ClaimAgain));
     }
 
-    /// The connection broke at this moment of the store's clock, and the server may have lost its data meanwhile.
+    /// The connection broke at this moment of the store's clock, and the server may have lost its
+    /// data meanwhile.
     ///
-    /// A hold stays valid as it was promised. But until an answer to a later request has confirmed it, it is not shared any
-    /// further inside this process: no task gets the next turn of a [`fast`](crate::Lock::fast) lock under it, and its
-    /// [`Owner`](crate::Owner) does not enter it again. Another client may have been granted the lock, with a greater token.
+    /// A hold stays valid as it was promised. But until an answer to a later request has confirmed
+    /// it, it is not shared any further inside this process: no task gets the next turn of a
+    /// [`fast`](crate::Lock::fast) lock under it, and its [`Owner`](crate::Owner) does not enter it
+    /// again. Another client may have been granted the lock, with a greater token.
     pub fn interrupted(&self, at: Moment) {
         self.0
             .interrupted

@@ -35,8 +35,8 @@ impl From<&Participant> for Contention {
 /// All modes of a name share one queue: a writer that waits behind readers, and a reader that waits
 /// behind that writer, are in it in their order. It is a snapshot for people and tools.
 ///
-/// It shows what the store knows. A task that waits inside its client has no place in the store, and
-/// is not in it: a task that waits for a turn of `fast`, for another task of its
+/// It shows what the store knows. A task that waits inside its client has no place in the store,
+/// and is not in it: a task that waits for a turn of `fast`, for another task of its
 /// [`Owner`](crate::Owner), or because too many claims of its client are under way.
 ///
 /// # Examples
@@ -65,8 +65,8 @@ impl LockQueue {
         LockQueue { holders, waiters }
     }
 
-    /// A queue of these entries, in their order. The rule of [`admit`](crate::backend::admit) decides
-    /// how many of the first hold.
+    /// A queue of these entries, in their order. The rule of [`admit`](crate::backend::admit)
+    /// decides how many of the first hold.
     ///
     /// It is for stores that know the order but do not record which entries hold. Each entry comes
     /// with the token that it has if it holds; waiters lose it.

@@ -26,8 +26,8 @@ use crate::backend::token::FencingToken;
 ///   is taken from then on is granted with a token greater than `number`; where `raises` is
 ///   [`Holds`](Raises::Holds), so is each waiter that is granted from then on. It lowers nothing,
 ///   also if it comes late or again, and lives as long as the order of tokens does.
-///   [`mark`](TokenFloor::mark) is at least as great as every token, of all turns of all names, that
-///   was granted before it was asked for.
+///   [`mark`](TokenFloor::mark) is at least as great as every token, of all turns of all names,
+///   that was granted before it was asked for.
 #[async_trait]
 pub trait TokenFloor: Backend {
     /// The tokens that this store can raise, and up to which number.

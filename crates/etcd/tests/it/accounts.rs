@@ -1,5 +1,5 @@
-//! Users with few rights, and names of servers: the cases of every store; and each reason for which this store can refuse, as its page
-//! tells it.
+//! Users with few rights, and names of servers: the cases of every store; and each reason for which
+//! this store can refuse, as its page tells it.
 
 use std::time::Duration;
 

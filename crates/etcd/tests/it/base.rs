@@ -1,4 +1,5 @@
-//! Tokens that are raised above those of another store: who gets which, what it costs, and what faults do to it.
+//! Tokens that are raised above those of another store: who gets which, what it costs, and what
+//! faults do to it.
 
 use leasehold_core::backend::TokenFloor;
 use std::sync::Arc;
@@ -19,7 +20,8 @@ fn token(number: u64) -> FencingToken {
     FencingToken::new(number)
 }
 
-/// Places that stand keep their numbers, in all that is asked of them, and those behind them have greater ones.
+/// Places that stand keep their numbers, in all that is asked of them, and those behind them have
+/// greater ones.
 #[tokio::test]
 async fn places_that_stand_keep_their_numbers_and_later_ones_exceed() {
     within(60, async {
@@ -92,7 +94,8 @@ async fn places_that_stand_keep_their_numbers_and_later_ones_exceed() {
     .await;
 }
 
-/// A guard's fence compares the key's own create_revision, whatever was added to it. That of a `fast` lock has none.
+/// A guard's fence compares the key's own create_revision, whatever was added to it. That of a
+/// `fast` lock has none.
 #[tokio::test]
 async fn a_raised_hold_is_fenced() {
     within(60, async {
@@ -128,7 +131,8 @@ async fn a_raised_hold_is_fenced() {
     .await;
 }
 
-/// Nothing is asked: a client that knows sends what it sent before, and one that does not, one request more, once.
+/// Nothing is asked: a client that knows sends what it sent before, and one that does not, one
+/// request more, once.
 #[tokio::test]
 async fn a_raised_cycle_is_two_requests() {
     within(60, async {
@@ -172,7 +176,8 @@ async fn a_raised_cycle_is_two_requests() {
     .await;
 }
 
-/// In a long queue grants come of what a client knows: they are raised all the same, and cost what they cost before.
+/// In a long queue grants come of what a client knows: they are raised all the same, and cost what
+/// they cost before.
 #[tokio::test]
 async fn turns_of_a_long_queue_rise_over_a_raise() {
     within(120, async {
@@ -195,7 +200,8 @@ async fn turns_of_a_long_queue_rise_over_a_raise() {
     .await;
 }
 
-/// Clients count under a lock while others raise: no token falls, and each place that was taken after an answer exceeds its number.
+/// Clients count under a lock while others raise: no token falls, and each place that was taken
+/// after an answer exceeds its number.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_token_falls_while_many_raise() {
     within(120, async {
@@ -246,7 +252,8 @@ async fn no_token_falls_while_many_raise() {
     .await;
 }
 
-/// A claim whose request arrives after the answer to a raise, and one whose answer is lost before it.
+/// A claim whose request arrives after the answer to a raise, and one whose answer is lost before
+/// it.
 #[tokio::test]
 async fn a_claim_that_is_under_way_has_what_was_true_when_it_was_taken() {
     within(60, async {
@@ -279,7 +286,8 @@ async fn a_claim_that_is_under_way_has_what_was_true_when_it_was_taken() {
         claiming.abort();
         proxy.disarm();
         proxy.disconnect().await;
-        // It stands since before, and the client knows more by now: its value says by how much it is raised.
+        // It stands since before, and the client knows more by now: its value says by how much it
+        // is raised.
         assert!(becomes_granted(&etcd, &fair("other")).await.token > token(1 << 60));
         let grant = becomes_granted(&etcd, &lost).await;
         assert!(
@@ -340,7 +348,8 @@ async fn a_raise_survives_a_lost_answer_and_a_restart() {
     .await;
 }
 
-/// Deleted by hand, it is lost data: tokens fall, and nothing else fails. Written by hand, it is refused.
+/// Deleted by hand, it is lost data: tokens fall, and nothing else fails. Written by hand, it is
+/// refused.
 #[tokio::test]
 async fn a_base_that_is_lost_or_junk_is_seen() {
     within(60, async {

@@ -1,4 +1,5 @@
-//! The clauses of `Backend` that the suite cannot see from outside: requests, keys and leases, late requests, foreign tools.
+//! The clauses of `Backend` that the suite cannot see from outside: requests, keys and leases, late
+//! requests, foreign tools.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,7 +116,8 @@ async fn one_request_renews_all_that_is_held_and_waited_for() {
     .await;
 }
 
-/// A session with places is renewed by the claims that have them: a new claim goes on with an idle one, and keeps nothing else alive.
+/// A session with places is renewed by the claims that have them: a new claim goes on with an idle
+/// one, and keeps nothing else alive.
 #[tokio::test]
 async fn what_is_abandoned_ends_although_others_come() {
     within(60, async {
@@ -146,7 +148,8 @@ async fn what_is_abandoned_ends_although_others_come() {
     .await;
 }
 
-/// Core renews a place when nearly half of a TTL has passed since its claim: the session may not be half over when that begins.
+/// Core renews a place when nearly half of a TTL has passed since its claim: the session may not be
+/// half over when that begins.
 #[tokio::test]
 async fn a_place_in_a_session_that_is_half_over_has_a_lease_of_its_own_length() {
     within(60, async {
@@ -225,8 +228,8 @@ async fn claiming_again_keeps_the_token_and_stores_the_label() {
     .await;
 }
 
-/// Holds the put of a claim up in the network until after its withdrawal, if it is withdrawn. Says whether a key is there
-/// in the end, and whether the session can go on.
+/// Holds the put of a claim up in the network until after its withdrawal, if it is withdrawn. Says
+/// whether a key is there in the end, and whether the session can go on.
 async fn late_claim(server: &testbed::Etcd, policy: WaitPolicy, withdrawn: bool) -> bool {
     let proxy = testbed::Proxy::to(server.addr()).await.unwrap();
     let etcd = Etcd::connect(&format!("etcd://{}/test?timeout=150", proxy.addr()))
@@ -236,7 +239,8 @@ async fn late_claim(server: &testbed::Etcd, policy: WaitPolicy, withdrawn: bool)
     becomes_granted(&etcd, &warm).await;
     let trap = proxy.hold_matching("test/late/");
     let late = claim("late", policy, TTL);
-    // Two silences, and the client takes the connection for dead. On a busy machine it may have been late before, and the request with it.
+    // Two silences, and the client takes the connection for dead. On a busy machine it may have
+    // been late before, and the request with it.
     for claims in 1.. {
         match etcd.claim(&late).await {
             Err(error) => assert!(error.is_retryable(), "{error:?}"),
@@ -270,7 +274,8 @@ async fn late_claim(server: &testbed::Etcd, policy: WaitPolicy, withdrawn: bool)
 async fn a_late_claim_leaves_nothing() {
     within(60, async {
         let server = server().await;
-        // The control: without a withdrawal it lands (if the server does not hear first that its sender has left).
+        // The control: without a withdrawal it lands (if the server does not hear first that its
+        // sender has left).
         let mut landed = false;
         for _ in 0..20 {
             landed |= late_claim(&server, WaitPolicy::Fair, false).await;
@@ -348,8 +353,9 @@ async fn a_claim_that_is_dropped_anywhere_leaves_nothing_after_its_release() {
     .await;
 }
 
-/// A claim in doubt that is released twice at once, while another takes its slot: the second release does no harm. Its session
-/// lets no claim in from then on, but what was held in it is held.
+/// A claim in doubt that is released twice at once, while another takes its slot: the second
+/// release does no harm. Its session lets no claim in from then on, but what was held in it is
+/// held.
 #[tokio::test]
 async fn a_doubtful_claim_released_twice_frees_no_other() {
     within(60, async {

@@ -1,5 +1,5 @@
-//! What the server counts: requests and bytes of a hand-over, of a waiter that joins, and of waiters to whom nothing happens. They do not
-//! depend on the machine.
+//! What the server counts: requests and bytes of a hand-over, of a waiter that joins, and of
+//! waiters to whom nothing happens. They do not depend on the machine.
 
 use std::ops::Sub;
 use std::time::Duration;
@@ -62,7 +62,8 @@ impl Sub for Counts {
     }
 }
 
-/// What so many hand-overs in a circle of clients have cost, each, when nothing else came in between.
+/// What so many hand-overs in a circle of clients have cost, each, when nothing else came in
+/// between.
 async fn least(
     server: &testbed::Etcd,
     clients: usize,
@@ -89,14 +90,15 @@ async fn least(
     least
 }
 
-/// How often a waiter may have claimed again, and watched, while it waited for so long: it does so after 1 s, and 20 ms for each before it.
-/// Where the machine is not very slow none waits so long.
+/// How often a waiter may have claimed again, and watched, while it waited for so long: it does so
+/// after 1 s, and 20 ms for each before it. Where the machine is not very slow none waits so long.
 fn asked_again(clients: usize, waited: Duration) -> f64 {
     let times = waited.as_secs_f64() / (1.0 + 0.02 * clients as f64);
     if times < 0.5 { 0.0 } else { 2.0 * times }
 }
 
-/// Without naming the successor there are a third request and a fourth; with a mirror in each client there are thousands of bytes.
+/// Without naming the successor there are a third request and a fourth; with a mirror in each
+/// client there are thousands of bytes.
 #[tokio::test]
 async fn a_hand_over_among_a_hundred_clients_costs_little_more_than_among_two() {
     within(120, async {
@@ -169,7 +171,8 @@ async fn a_client_that_joins_a_long_queue_costs_what_it_costs_in_a_short_one() {
                 drop(client.claim(&claim).await.unwrap());
                 clients.push(client);
             }
-            // What comes after the answer of a claim: the watches, and the reads of what they watch.
+            // What comes after the answer of a claim: the watches, and the reads of what they
+            // watch.
             tokio::time::sleep(Duration::from_millis(500)).await;
             joined.push((Counts::of(&server).await - before).per(more).bytes);
         }

@@ -1,4 +1,5 @@
-//! Members that the program does not name: they are used where the cluster is asked for them, and none of another cluster ever is.
+//! Members that the program does not name: they are used where the cluster is asked for them, and
+//! none of another cluster ever is.
 
 use std::time::Duration;
 
@@ -107,8 +108,8 @@ async fn a_member_of_another_cluster_that_refuses_the_user_keeps_nobody_out() {
     .await;
 }
 
-/// An address of a running client comes to lead to such a member: the next endpoint is used. If no endpoint lets the user in, that is
-/// the error.
+/// An address of a running client comes to lead to such a member: the next endpoint is used. If no
+/// endpoint lets the user in, that is the error.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_client_leaves_a_member_that_refuses_its_user() {
     within(120, async {
@@ -184,8 +185,8 @@ async fn a_server_of_another_cluster_is_never_used() {
     .await;
 }
 
-/// The address that the cluster names for its member comes to lead to another cluster. Nobody who waits is granted anything there, and holds
-/// stay.
+/// The address that the cluster names for its member comes to lead to another cluster. Nobody who
+/// waits is granted anything there, and holds stay.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_that_was_discovered_leads_nobody_to_another_cluster() {
     within(120, async {
@@ -250,7 +251,8 @@ async fn an_address_that_was_discovered_leads_nobody_to_another_cluster() {
     .await;
 }
 
-/// Each member in turn comes back without data, as a cluster of its own. No two programs that name all members hold one lock.
+/// Each member in turn comes back without data, as a cluster of its own. No two programs that name
+/// all members hold one lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_became_a_cluster_of_its_own_grants_nothing() {
     within(240, async {

@@ -77,7 +77,8 @@ async fn a_guard_learns_that_it_was_evicted() {
     .await;
 }
 
-/// The client of a hold that lapses has released it: a note would stay until the hold would have ended, and none reads it.
+/// The client of a hold that lapses has released it: a note would stay until the hold would have
+/// ended, and none reads it.
 #[tokio::test]
 async fn an_eviction_of_a_lapsing_hold_leaves_no_note() {
     within(30, async {

@@ -1,4 +1,5 @@
-//! Members that are killed, and tokens that run out, while some hold and others wait: service goes on, and no hold is lost.
+//! Members that are killed, and tokens that run out, while some hold and others wait: service goes
+//! on, and no hold is lost.
 //!
 //! `LEASEHOLD_FAILOVERS=50` makes more of each, and prints how long each kept everybody waiting.
 

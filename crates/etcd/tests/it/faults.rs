@@ -1,4 +1,5 @@
-//! Faults: servers that are down, stopped, replaced; members of a cluster that fail; users without rights.
+//! Faults: servers that are down, stopped, replaced; members of a cluster that fail; users without
+//! rights.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -146,7 +147,8 @@ async fn a_server_that_is_down_is_unavailable_and_all_works_when_it_is_back() {
     .await;
 }
 
-/// The watch dies with the server; the waiter learns of the release all the same, long before it asks again by itself.
+/// The watch dies with the server; the waiter learns of the release all the same, long before it
+/// asks again by itself.
 #[tokio::test]
 async fn a_waiter_is_woken_after_a_restart_and_by_a_release_that_it_missed() {
     within(90, async {
@@ -227,8 +229,8 @@ async fn members_fail_one_by_one() {
         let mut waiter = tokio::spawn(two.lock("a").acquire());
         for member in members {
             member.pause().await.unwrap();
-            // Not for as long as a lease: when it wakes, a leader of etcd 3.4.23 revokes what it takes for expired
-            // (etcd#15247), although the new leader has renewed it.
+            // Not for as long as a lease: when it wakes, a leader of etcd 3.4.23 revokes what it
+            // takes for expired (etcd#15247), although the new leader has renewed it.
             tokio::time::sleep(ttl / 2).await;
             assert!(
                 guard.is_valid(),
@@ -280,14 +282,16 @@ async fn a_black_hole_is_left() {
             "{:?}",
             started.elapsed()
         );
-        // The watch has moved too, and what it missed is read: by itself the waiter would ask again after twenty seconds.
+        // The watch has moved too, and what it missed is read: by itself the waiter would ask again
+        // after twenty seconds.
         guard.release().await.unwrap();
         drop(within(15, waiter).await.unwrap().unwrap());
     })
     .await;
 }
 
-/// A leader that is cut off from its peers: nothing that it answers counts, and the client goes elsewhere.
+/// A leader that is cut off from its peers: nothing that it answers counts, and the client goes
+/// elsewhere.
 #[tokio::test]
 async fn a_leader_that_is_cut_off_grants_nothing() {
     within(60, async {
@@ -366,7 +370,8 @@ async fn a_server_that_is_far_away_is_waited_for() {
     .await;
 }
 
-/// One read of a mirror gets no answer: it is repeated by itself, and no other mirror is read again.
+/// One read of a mirror gets no answer: it is repeated by itself, and no other mirror is read
+/// again.
 #[tokio::test]
 async fn one_failed_read_begins_no_other_mirror_anew() {
     within(60, async {

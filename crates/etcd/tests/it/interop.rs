@@ -1,4 +1,5 @@
-//! What operators and other tools see of etcd's locks: lists, `etcdctl`, tokens in a user's own transactions, refusals.
+//! What operators and other tools see of etcd's locks: lists, `etcdctl`, tokens in a user's own
+//! transactions, refusals.
 
 use leasehold_core::backend::TokenFloor;
 use std::process::Stdio;
@@ -131,7 +132,8 @@ async fn other_tools_wait_for_us_and_a_stray_key_blocks_visibly() {
     .await;
 }
 
-/// `etcdctl elect` campaigns behind our leader, leads, and resigns to ours; each side sees who leads.
+/// `etcdctl elect` campaigns behind our leader, leads, and resigns to ours; each side sees who
+/// leads.
 #[tokio::test]
 async fn etcdctl_campaigns_in_one_queue_with_us() {
     within(90, async {
@@ -190,7 +192,8 @@ async fn etcdctl_campaigns_in_one_queue_with_us() {
         hears(&mut heard, "theirs").await;
         observer.changed().await.unwrap();
         let leader = observer.current().unwrap().clone();
-        // What another tool stands for is not known to us, but that it leads, and that it came later.
+        // What another tool stands for is not known to us, but that it leads, and that it came
+        // later.
         assert!(
             leader.value.is_empty() && leader.token > token,
             "{leader:?}"
@@ -232,7 +235,8 @@ async fn hears(lines: &mut Lines<BufReader<ChildStdout>>, line: &str) {
     within(20, heard).await;
 }
 
-/// A holder that is cut off past its lease, and does not know it, writes nothing: etcd itself refuses, atomically.
+/// A holder that is cut off past its lease, and does not know it, writes nothing: etcd itself
+/// refuses, atomically.
 #[tokio::test]
 async fn the_write_of_a_holder_that_was_paused_is_refused() {
     within(60, async {
@@ -415,7 +419,8 @@ async fn etcdctl_sees_the_value_of_a_leader() {
     .await;
 }
 
-/// All names of one step have one create_revision: of each hold its own key is compared, and no other.
+/// All names of one step have one create_revision: of each hold its own key is compared, and no
+/// other.
 #[tokio::test]
 async fn a_condition_is_about_its_own_name_of_several() {
     within(60, async {

@@ -1,4 +1,5 @@
-//! What claims and releases leave in doubt, or half done: no key that nobody releases, and none that two claims use.
+//! What claims and releases leave in doubt, or half done: no key that nobody releases, and none
+//! that two claims use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,8 @@ use leasehold_core::{ErrorKind, Loss};
 use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
 
-/// A client whose first request for `test/a/` is held up in the network, so that the second endpoint answers it.
+/// A client whose first request for `test/a/` is held up in the network, so that the second
+/// endpoint answers it.
 struct Doubtful {
     server: testbed::Etcd,
     late: testbed::Proxy,
@@ -123,7 +125,8 @@ async fn a_session_that_is_closed_before_it_is_used_is_not_used() {
     .await;
 }
 
-/// An earlier release of the same claim is confirmed when the claim was made anew, and is being released again.
+/// An earlier release of the same claim is confirmed when the claim was made anew, and is being
+/// released again.
 #[tokio::test]
 async fn a_release_that_is_confirmed_late_gives_no_key_back_that_is_in_use() {
     within(30, async {
@@ -276,8 +279,8 @@ async fn a_waiter_that_is_abandoned_closes_no_session() {
     .await;
 }
 
-/// A former leader knows nothing of a lease that was granted since. What it says of a session without a known key is believed, also
-/// if a claim is on its way.
+/// A former leader knows nothing of a lease that was granted since. What it says of a session
+/// without a known key is believed, also if a claim is on its way.
 #[tokio::test]
 async fn a_session_that_is_taken_for_lost_leaves_no_key_of_a_claim_on_its_way() {
     within(60, async {

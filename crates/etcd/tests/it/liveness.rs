@@ -1,4 +1,5 @@
-//! A hold is verified by its own key, in the term of the member that renewed it: deletions, former leaders, runtimes that stand still.
+//! A hold is verified by its own key, in the term of the member that renewed it: deletions, former
+//! leaders, runtimes that stand still.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,7 +90,8 @@ async fn a_renewal_under_way_verifies_no_later_claim() {
     .await;
 }
 
-/// A client that two runtimes use, of which the first is driven only now and then; it was connected in the second.
+/// A client that two runtimes use, of which the first is driven only now and then; it was connected
+/// in the second.
 struct Runtimes {
     first: Runtime,
     second: Runtime,
@@ -253,7 +255,8 @@ async fn another_key_of_the_same_name_under_the_same_lease_is_another_hold() {
     .await;
 }
 
-/// Stops the leader while a keep-alive lies in its socket, wakes it for a moment, and lets a rival take the lock.
+/// Stops the leader while a keep-alive lies in its socket, wakes it for a moment, and lets a rival
+/// take the lock.
 async fn a_former_leader_wakes(cluster: &testbed::EtcdCluster, round: u64) {
     let ttl = Duration::from_secs(5);
     let leader = cluster.leader().await;
@@ -345,7 +348,8 @@ async fn a_hold_that_lapses_ends_by_itself() {
             if closes {
                 let next = next.await.unwrap();
                 let took = Moment::now().since(began);
-                // Half a second to a whole one, for the server; and much less than what it was claimed for.
+                // Half a second to a whole one, for the server; and much less than what it was
+                // claimed for.
                 assert!(
                     took >= rest && took < rest + Duration::from_secs(15),
                     "{took:?}"

@@ -25,7 +25,8 @@ async fn hold(store: &Store, n: usize) -> Vec<Guard> {
         .await
 }
 
-/// Keeps them for so long, and answers how many were lost. `disturb` is called with the seconds that have passed.
+/// Keeps them for so long, and answers how many were lost. `disturb` is called with the seconds
+/// that have passed.
 async fn keep(guards: &[Guard], seconds: u64, mut disturb: impl AsyncFnMut(u64)) -> usize {
     let began = Moment::now();
     for second in 0..seconds {
@@ -67,8 +68,8 @@ async fn many_holds_of_a_short_lease_live_on() {
     .await;
 }
 
-/// Keys of the same session come and go between the moments at which a renewal is built and executed. What stays is verified all
-/// the same: its guard never comes near its end.
+/// Keys of the same session come and go between the moments at which a renewal is built and
+/// executed. What stays is verified all the same: its guard never comes near its end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_of_short_holds_starves_no_renewal_of_long_ones() {
     let seconds = if campaign() { 30 } else { 7 };
@@ -116,7 +117,8 @@ async fn a_stream_of_short_holds_starves_no_renewal_of_long_ones() {
     .await;
 }
 
-/// So many tasks wait for one lock, and each gets its turn. Answers when all of them waited, and how long the turns took.
+/// So many tasks wait for one lock, and each gets its turn. Answers when all of them waited, and
+/// how long the turns took.
 async fn everybody_gets_a_turn(
     server: &testbed::Etcd,
     stores: &[Store],

@@ -1,5 +1,5 @@
-//! Three members over TLS where both sides show a certificate, and users whose signed tokens run out: what a hold and a waiter outlive,
-//! and which members are passed by.
+//! Three members over TLS where both sides show a certificate, and users whose signed tokens run
+//! out: what a hold and a waiter outlive, and which members are passed by.
 
 use std::fs;
 use std::time::Duration;
@@ -108,7 +108,8 @@ async fn a_hold_and_a_waiter_outlive_their_tokens_and_their_members() {
     .await;
 }
 
-/// It is refused when it alone is named, and passed by when others are, also by a hold that was there.
+/// It is refused when it alone is named, and passed by when others are, also by a hold that was
+/// there.
 #[tokio::test]
 async fn a_member_whose_certificate_is_not_trusted_is_passed_by() {
     within(150, async {
@@ -156,7 +157,8 @@ async fn a_member_whose_certificate_is_not_trusted_is_passed_by() {
     .await;
 }
 
-/// What is wrong with the user is not hidden by what is right with the certificate, and the reverse.
+/// What is wrong with the user is not hidden by what is right with the certificate, and the
+/// reverse.
 #[tokio::test]
 async fn a_certificate_and_a_password_are_both_needed() {
     within(60, async {

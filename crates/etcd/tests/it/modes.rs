@@ -1,4 +1,5 @@
-//! Readers, permits, downgrades and observers: what they cost, what they leave, and what is notified.
+//! Readers, permits, downgrades and observers: what they cost, what they leave, and what is
+//! notified.
 
 use leasehold_core::backend::TokenFloor;
 use std::time::{Duration, Instant};
@@ -185,7 +186,8 @@ async fn many_tries_at_once_get_in() {
     .await;
 }
 
-/// The put of a label that is held up in the network and arrives after the downgrade finds another version of the key.
+/// The put of a label that is held up in the network and arrives after the downgrade finds another
+/// version of the key.
 #[tokio::test]
 async fn a_late_label_does_not_undo_a_downgrade() {
     within(60, async {
@@ -258,8 +260,8 @@ async fn observers_are_notified_of_each_leader_and_each_value() {
                     let started = clock();
                     match step {
                         0 => leadership = Some(election.campaign(value("first")).await.unwrap()),
-                        // A server that stalls leaves the outcome in doubt: a proclamation is asked again, and a resignation
-                        // goes on in the background.
+                        // A server that stalls leaves the outcome in doubt: a proclamation is asked
+                        // again, and a resignation goes on in the background.
                         1 => {
                             while let Err(e) =
                                 leadership.as_ref().unwrap().proclaim(value("second")).await
@@ -305,7 +307,8 @@ fn clock() -> Instant {
     Instant::now()
 }
 
-/// A waiting reader that is claimed again as a writer stays a reader, and behind the writer before it.
+/// A waiting reader that is claimed again as a writer stays a reader, and behind the writer before
+/// it.
 #[tokio::test]
 async fn claiming_again_as_exclusive_passes_no_writer() {
     within(30, async {
@@ -324,7 +327,8 @@ async fn claiming_again_as_exclusive_passes_no_writer() {
     .await;
 }
 
-/// Tries, readers, permits and several names at once, each by a client that does not know of it yet.
+/// Tries, readers, permits and several names at once, each by a client that does not know of it
+/// yet.
 #[tokio::test]
 async fn every_kind_of_claim_is_raised() {
     within(60, async {

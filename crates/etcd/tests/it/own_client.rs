@@ -1,5 +1,5 @@
-//! A client that the program has: it is used as it is, what is wrong with it is said at once, and it stays the program's. And credentials
-//! that the program is asked for.
+//! A client that the program has: it is used as it is, what is wrong with it is said at once, and
+//! it stays the program's. And credentials that the program is asked for.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -174,8 +174,8 @@ async fn a_member_that_is_down_costs_no_hold_and_no_waiter() {
     .await;
 }
 
-/// Who is asked for the password says the new one when it has been changed: no hold and no waiter is lost by that, however often, and no
-/// token by itself renews itself with an old one.
+/// Who is asked for the password says the new one when it has been changed: no hold and no waiter
+/// is lost by that, however often, and no token by itself renews itself with an old one.
 #[tokio::test]
 async fn credentials_that_are_asked_for_are_rotated_without_a_restart() {
     within(90, async {
@@ -229,7 +229,8 @@ async fn credentials_that_are_asked_for_are_rotated_without_a_restart() {
                 "{:?}",
                 guard.check()
             );
-            // While the function fails, or says an old one, nothing is granted, and nothing is lost before its time.
+            // While the function fails, or says an old one, nothing is granted, and nothing is lost
+            // before its time.
             for (failing, kind) in [
                 (Err(ErrorKind::Unavailable), ErrorKind::Unavailable),
                 (Err(ErrorKind::Denied), ErrorKind::Denied),

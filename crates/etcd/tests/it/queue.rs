@@ -1,4 +1,5 @@
-//! Waiters far back in a queue: whatever happens to those before them, one holds at a time, and each gets its turn.
+//! Waiters far back in a queue: whatever happens to those before them, one holds at a time, and
+//! each gets its turn.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -77,7 +78,8 @@ impl Ordered {
     }
 }
 
-/// It knows who stood behind it when it held. Were that one named by a waiter that leaves, it would take the lock.
+/// It knows who stood behind it when it held. Were that one named by a waiter that leaves, it would
+/// take the lock.
 #[tokio::test]
 async fn a_waiter_that_leaves_the_middle_of_the_queue_lets_none_in() {
     within(120, async {
@@ -114,8 +116,8 @@ async fn a_waiter_whose_key_is_deleted_by_hand_goes_to_the_end() {
     .await;
 }
 
-/// Each of them knows who stood behind it when it held alone, and expects to be named. Were that one named by a reader, it would
-/// write beside another.
+/// Each of them knows who stood behind it when it held alone, and expects to be named. Were that
+/// one named by a reader, it would write beside another.
 #[tokio::test]
 async fn a_reader_that_leaves_lets_no_writer_in_beside_another() {
     within(120, async {

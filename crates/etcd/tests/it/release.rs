@@ -8,8 +8,8 @@ use leasehold_etcd::Etcd;
 use leasehold_testbed as testbed;
 use tokio::time::timeout;
 
-/// A deletion that is held up in the network, and arrives when the name is held again: its release was dropped, or failed, or another
-/// endpoint answered. `None`: that one was not held up.
+/// A deletion that is held up in the network, and arrives when the name is held again: its release
+/// was dropped, or failed, or another endpoint answered. `None`: that one was not held up.
 async fn late_deletion(server: &testbed::Etcd, way: u32) -> Option<bool> {
     let proxy = testbed::Proxy::to(server.addr()).await.unwrap();
     let second = if way == 2 {

@@ -1,4 +1,5 @@
-//! Endpoints and connections that fall silent: a hold is renewed over what still answers, within its lease.
+//! Endpoints and connections that fall silent: a hold is renewed over what still answers, within
+//! its lease.
 
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ async fn lives_on(guard: &Guard, what: &str) {
     assert!(guard.is_valid(), "{what}: {:?}", guard.check());
 }
 
-/// Of three endpoints one answers, and it is the one that is asked last. The one before it has been silent for long, so its time limit is
-/// four times as long.
+/// Of three endpoints one answers, and it is the one that is asked last. The one before it has been
+/// silent for long, so its time limit is four times as long.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_one_endpoint_that_answers_is_asked_in_time() {
     within(100, async {
@@ -56,7 +57,8 @@ async fn the_one_endpoint_that_answers_is_asked_in_time() {
     .await;
 }
 
-/// What there was is silent for good, and neither side is told. A connection that is made anew works.
+/// What there was is silent for good, and neither side is told. A connection that is made anew
+/// works.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_is_silent_is_given_up_within_the_lease() {
     within(60, async {

@@ -102,7 +102,8 @@ async fn a_configuration_a_name_that_the_user_knows_and_one_of_several() {
     .await;
 }
 
-/// A certificate runs out while a client lives: a connection that is made anew shows the one that is there by then.
+/// A certificate runs out while a client lives: a connection that is made anew shows the one that
+/// is there by then.
 #[tokio::test]
 async fn files_are_read_anew_for_each_connection() {
     bounded(async {
@@ -129,7 +130,8 @@ async fn files_are_read_anew_for_each_connection() {
         // What is connected stays so.
         put(read(&stranger.issue("client").unwrap()));
         guard.confirm().await.unwrap();
-        // What is connected anew has those of now, and verifies both sides: nothing of the connection before is resumed.
+        // What is connected anew has those of now, and verifies both sides: nothing of the
+        // connection before is resumed.
         let refused = async || {
             proxy.disconnect().await;
             for _ in 0..5 {

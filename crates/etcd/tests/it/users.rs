@@ -1,4 +1,5 @@
-//! Users and their tokens: whatever is changed among users and roles, whatever runs out, the locks go on.
+//! Users and their tokens: whatever is changed among users and roles, whatever runs out, the locks
+//! go on.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -225,7 +226,8 @@ async fn a_waiter_is_notified_after_a_reconnect_with_a_stale_token() {
     .await;
 }
 
-/// Its token runs out while it holds, and its server is restarted, which forgets tokens that are not signed.
+/// Its token runs out while it holds, and its server is restarted, which forgets tokens that are
+/// not signed.
 #[tokio::test]
 async fn a_hold_outlives_its_signed_tokens_and_a_restart() {
     let folder = tempfile::tempdir().unwrap();
@@ -264,8 +266,8 @@ async fn outlives_its_tokens_and_a_restart(tokens: String) {
     .await;
 }
 
-/// A password that was changed and is changed back in time costs no hold. One that stays ends it, in time, and its lock is free
-/// for who knows the new one.
+/// A password that was changed and is changed back in time costs no hold. One that stays ends it,
+/// in time, and its lock is free for who knows the new one.
 #[tokio::test]
 async fn a_hold_ends_in_time_if_its_password_is_changed() {
     within(90, async {

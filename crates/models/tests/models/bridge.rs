@@ -1,18 +1,22 @@
 //! The bridge: a fleet moves from one store to another, by stages, and back.
 //!
-//! The rules are those of `bridge/src` (a hold of two stores, by one token) and of `docs/bridge.md` (which stages may run beside one
-//! another, and the seal). Stage 1 holds in the old store, the bridge in both, stage 3 in the new one.
+//! The rules are those of `bridge/src` (a hold of two stores, by one token) and of `docs/bridge.md`
+//! (which stages may run beside one another, and the seal). Stage 1 holds in the old store, the
+//! bridge in both, stage 3 in the new one.
 //!
-//! A store is a queue with numbers: it gives them to holds when they are granted (`Holds`), or to places when they are taken
-//! (`Places`), as `Raises` says it of a store. What it does with a floor and with `raise` is S16 and S17 of `TokenFloor`.
+//! A store is a queue with numbers: it gives them to holds when they are granted (`Holds`), or to
+//! places when they are taken (`Places`), as `Raises` says it of a store. What it does with a floor
+//! and with `raise` is S16 and S17 of `TokenFloor`.
 //!
-//! A request is executed and answered at once; or its answer is lost; or it comes later, and its answer to nobody. The client goes on
-//! meanwhile. There is no clock: an entry may end at any moment, and its client has counted it as over by then, as a validity counts from
-//! before the send. An entry of which no client knows ends for nothing; one that is kept, a client that dies, one that leaves its
-//! acquisition, an eviction in one store, a jump of a store's clock have a number each. What has been evicted is protected by its
-//! token only.
+//! A request is executed and answered at once; or its answer is lost; or it comes later, and its
+//! answer to nobody. The client goes on meanwhile. There is no clock: an entry may end at any
+//! moment, and its client has counted it as over by then, as a validity counts from before the
+//! send. An entry of which no client knows ends for nothing; one that is kept, a client that dies,
+//! one that leaves its acquisition, an eviction in one store, a jump of a store's clock have a
+//! number each. What has been evicted is protected by its token only.
 //!
-//! Not here: modes other than exclusive, turns, several names, data that are lost, a frozen process of stage 1 (it is *never 1 and 3*).
+//! Not here: modes other than exclusive, turns, several names, data that are lost, a frozen process
+//! of stage 1 (it is *never 1 and 3*).
 
 mod steps;
 

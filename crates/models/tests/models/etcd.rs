@@ -1,17 +1,22 @@
 //! etcd: what proves a hold, beside members that led before.
 //!
-//! The rules are those of `etcd/src/client/liveness.rs` (a keep-alive counts only if a transaction after it, answered in the same
-//! `raft_term`, has found the keys), of `etcd/src/claim.rs` (`stand`: an eviction that is known already takes the grant with it) and of
-//! `etcd/src/claim/own.rs` (a grant lasts from its session's last verified renewal). Each client has one session, with one key.
+//! The rules are those of `etcd/src/client/liveness.rs` (a keep-alive counts only if a transaction
+//! after it, answered in the same `raft_term`, has found the keys), of `etcd/src/claim.rs`
+//! (`stand`: an eviction that is known already takes the grant with it) and of
+//! `etcd/src/claim/own.rs` (a grant lasts from its session's last verified renewal). Each client
+//! has one session, with one key.
 //!
-//! What is assumed of etcd, as `liveness.rs` says it: a member that led renews leases in a table of its own until it applies an entry
-//! of a later leader, and answers with its own term; a later leader gives every lease its whole TTL again; a transaction with a read is
-//! answered by a leader that a majority confirms. So its keys are one list here, and its answer has the term of now.
+//! What is assumed of etcd, as `liveness.rs` says it: a member that led renews leases in a table of
+//! its own until it applies an entry of a later leader, and answers with its own term; a later
+//! leader gives every lease its whole TTL again; a transaction with a read is answered by a leader
+//! that a majority confirms. So its keys are one list here, and its answer has the term of now.
 //!
-//! A keep-alive and its transaction may be late, or never come. Their answers come at once or never: one that is late tells the same,
-//! when less of it is left. The answer to a claim, and the note of an eviction, may come in any order, late or never. A claim and a
-//! release are executed at once: what becomes of late ones is the matter of `queue.rs`. A waiter hears at any time that it is the first.
-//! All this happens to the first client; the others come when they like, are answered at once, and renew nothing.
+//! A keep-alive and its transaction may be late, or never come. Their answers come at once or
+//! never: one that is late tells the same, when less of it is left. The answer to a claim, and the
+//! note of an eviction, may come in any order, late or never. A claim and a release are executed at
+//! once: what becomes of late ones is the matter of `queue.rs`. A waiter hears at any time that it
+//! is the first. All this happens to the first client; the others come when they like, are answered
+//! at once, and renew nothing.
 
 mod steps;
 
@@ -28,11 +33,13 @@ pub(crate) enum Rule {
     ReadsTheLeader,
     /// The keys are compared. Without (E4): the lease alone proves the hold.
     KeysProve,
-    /// Who was evicted before the claim's answer came is not granted. Without (E3): the answer grants.
+    /// Who was evicted before the claim's answer came is not granted. Without (E3): the answer
+    /// grants.
     EvictionComesFirst,
     /// A grant lasts from its session's last renewal. Without: from the send of the claim.
     CountsFromTheRenewal,
-    /// And no longer than a TTL from when it was last asked for. Without: a renewal that did not know of the key counts for it.
+    /// And no longer than a TTL from when it was last asked for. Without: a renewal that did not
+    /// know of the key counts for it.
     CountsFromTheClaim,
 }
 
@@ -42,7 +49,8 @@ pub(crate) struct Etcd {
     pub(crate) ttl: u8,
     /// The last instant.
     pub(crate) end: u8,
-    /// How many elections there may be, how many keys may be deleted by others, and how many keep-alives are sent, by all together.
+    /// How many elections there may be, how many keys may be deleted by others, and how many
+    /// keep-alives are sent, by all together.
     pub(crate) elections: u8,
     pub(crate) deletions: u8,
     pub(crate) keep_alives: u8,

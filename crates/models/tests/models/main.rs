@@ -1,4 +1,5 @@
-//! Every state of each model within its bounds keeps its promises, and with one rule less the checker finds what the rule prevents.
+//! Every state of each model within its bounds keeps its promises, and with one rule less the
+//! checker finds what the rule prevents.
 //!
 //! What was seen is printed with `--nocapture`.
 

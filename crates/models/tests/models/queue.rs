@@ -1,13 +1,15 @@
 //! A queue whose places are carried by sessions, when replies are lost: claim, retry and withdraw.
 //!
-//! The rules are those of etcd, where what a late request leaves would stay for as long as its session is renewed:
-//! `etcd/src/client/leased_key.rs` (`create`, `remove`: a withdrawal in doubt writes the session's key, and then nothing is created in
-//! the session), `etcd/src/claim/own_claims.rs` with `own.rs` (`begin`, `answered`: an attempt that was not answered is a doubt for
-//! good; `begin_release`: a release that is sent again closes the session in this client; a number is used again once its claim is
-//! forgotten) and `etcd/src/claim.rs` (`register`, `enter`: a claim that is sent again names the same key).
+//! The rules are those of etcd, where what a late request leaves would stay for as long as its
+//! session is renewed: `etcd/src/client/leased_key.rs` (`create`, `remove`: a withdrawal in doubt
+//! writes the session's key, and then nothing is created in the session),
+//! `etcd/src/claim/own_claims.rs` with `own.rs` (`begin`, `answered`: an attempt that was not
+//! answered is a doubt for good; `begin_release`: a release that is sent again closes the session
+//! in this client; a number is used again once its claim is forgotten) and `etcd/src/claim.rs`
+//! (`register`, `enter`: a claim that is sent again names the same key).
 //!
-//! Leases live as long as their clients, so time plays no part. Any request may be late, or never come, and requests pass one another.
-//! Its answer comes at once or never.
+//! Leases live as long as their clients, so time plays no part. Any request may be late, or never
+//! come, and requests pass one another. Its answer comes at once or never.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +22,8 @@ pub(crate) enum Rule {
     RepeatNamesTheKey,
     /// A withdrawal in doubt writes the session's key. Without: it deletes its own only.
     DoubtClosesTheSession,
-    /// An attempt that was not answered is a doubt for good. Without: until a later one is answered.
+    /// An attempt that was not answered is a doubt for good. Without: until a later one is
+    /// answered.
     DoubtStays,
     /// A release that is sent again takes no new claim into its session. Without: it may.
     SecondReleaseCloses,
@@ -31,7 +34,8 @@ pub(crate) enum Rule {
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
     pub(crate) clients: u8,
-    /// How many locks each client asks for, one after the other: the first client so many, each other the second number.
+    /// How many locks each client asks for, one after the other: the first client so many, each
+    /// other the second number.
     pub(crate) claims: [u8; 2],
     /// How often a claim is sent, and a release of it.
     pub(crate) sends: u8,
@@ -74,7 +78,8 @@ struct Own {
     key: Key,
     /// The number of its key, 0 if none is known.
     created: u8,
-    /// A request that may create its key was sent, and not answered; and whether one before the latest was.
+    /// A request that may create its key was sent, and not answered; and whether one before the
+    /// latest was.
     doubt: bool,
     doubt_before: bool,
     granted: bool,

@@ -1,12 +1,14 @@
 //! Redis: an exclusive lock that is handed over by its release, and lapses.
 //!
-//! The rules are those of `redis/src/scripts`: `claim.lua` (a claim with a known id extends what is there), `release.lua` with
-//! `queue.lua` (`admit_waiters`: the next live waiter holds until its place's deadline), `renew.lua`,
-//! `records.lua` (`number`, `notify`); and of `core/src/engine/claim_state/state.rs`, which counts a grant from the instant of the
-//! attempt that it goes back to.
+//! The rules are those of `redis/src/scripts`: `claim.lua` (a claim with a known id extends what is
+//! there), `release.lua` with `queue.lua` (`admit_waiters`: the next live waiter holds until its
+//! place's deadline), `renew.lua`, `records.lua` (`number`, `notify`); and of
+//! `core/src/engine/claim_state/state.rs`, which counts a grant from the instant of the attempt
+//! that it goes back to.
 //!
-//! Any message may be late, or never come, and messages pass one another. A client that crashed is one that does nothing more; one
-//! that was paused is one whose messages are late. So neither needs a step of its own. One instant has room for any number of steps.
+//! Any message may be late, or never come, and messages pass one another. A client that crashed is
+//! one that does nothing more; one that was paused is one whose messages are late. So neither needs
+//! a step of its own. One instant has room for any number of steps.
 
 mod steps;
 
@@ -17,7 +19,8 @@ use stateright::{Model, Property};
 /// What may be left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rule {
-    /// A pushed grant names the attempt that its lease counts from. Without: it counts from when the push comes.
+    /// A pushed grant names the attempt that its lease counts from. Without: it counts from when
+    /// the push comes.
     PushNamesItsAttempt,
     /// Validity counts from the send of a request. Without: from its answer.
     CountsFromTheSend,

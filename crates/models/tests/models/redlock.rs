@@ -1,13 +1,15 @@
 //! Redlock: a majority of nodes, and a token that a majority knows before it is given out.
 //!
-//! The rules are those of `redis/src/redlock/node.lua` (`claim`, `renew`, `release`: what comes late is told by its attempt) and of
-//! `redis/src/redlock/claim.rs` (`poll`, `agree`: the greatest token of a majority, written back where the claim still holds;
-//! `give_back`) with `renew.rs` (`extend`, `Count::verdict`).
+//! The rules are those of `redis/src/redlock/node.lua` (`claim`, `renew`, `release`: what comes
+//! late is told by its attempt) and of `redis/src/redlock/claim.rs` (`poll`, `agree`: the greatest
+//! token of a majority, written back where the claim still holds; `give_back`) with `renew.rs`
+//! (`extend`, `Count::verdict`).
 //!
-//! Clocks do not help: a node proposes nothing but one more than the greatest token it knows, and what nodes know at first differs. A
-//! request may come late, or never, and pass others; its answer may be lost. An answer that is late is one that comes at once: the
-//! client decides when the last one that it needs has come, and validity counts from the send. Nodes are alike, so states that differ
-//! only in the order of the nodes are one state.
+//! Clocks do not help: a node proposes nothing but one more than the greatest token it knows, and
+//! what nodes know at first differs. A request may come late, or never, and pass others; its answer
+//! may be lost. An answer that is late is one that comes at once: the client decides when the last
+//! one that it needs has come, and validity counts from the send. Nodes are alike, so states that
+//! differ only in the order of the nodes are one state.
 
 mod steps;
 

@@ -1,26 +1,33 @@
 //! Redlock: the list of nodes changes while programs run.
 //!
-//! The rules are those of `redis/src/redlock` (`node.lua`: which attempts a node serves, and when their leases end; `list.lua`: promise,
-//! close and open; `change.rs`: the operator's run that sends them; `client/list.rs`: the number that a program goes by). Lists are
-//! numbered. Change k goes from list k-1, OLD, to list k, NEW; a majority is one of a whole list. An attempt carries one number, and a
-//! node compares it: open at k it serves k and k-1, closed for k+1 only k, and without a record it serves none. An operator's run reads
-//! the records of the nodes that answer, and goes by the newest. It opens OLD at nodes that have missed it, gets promises for its ballot
-//! from a majority of OLD, closes a majority of OLD for the proposal, waits until the leases that any of those has granted to lists before
-//! OLD have ended, and opens all nodes of OLD and NEW. It ends where NEW is open already. What is open anywhere may be opened everywhere,
-//! which is all that a run does that finds NEW open.
+//! The rules are those of `redis/src/redlock` (`node.lua`: which attempts a node serves, and when
+//! their leases end; `list.lua`: promise, close and open; `change.rs`: the operator's run that
+//! sends them; `client/list.rs`: the number that a program goes by). Lists are numbered. Change k
+//! goes from list k-1, OLD, to list k, NEW; a majority is one of a whole list. An attempt carries
+//! one number, and a node compares it: open at k it serves k and k-1, closed for k+1 only k, and
+//! without a record it serves none. An operator's run reads the records of the nodes that answer,
+//! and goes by the newest. It opens OLD at nodes that have missed it, gets promises for its ballot
+//! from a majority of OLD, closes a majority of OLD for the proposal, waits until the leases that
+//! any of those has granted to lists before OLD have ended, and opens all nodes of OLD and NEW. It
+//! ends where NEW is open already. What is open anywhere may be opened everywhere, which is all
+//! that a run does that finds NEW open.
 //!
-//! Number 1 goes to a list as it is. The run needs an answer from every node that it has no number. It leaves a text of its own at every
-//! node, in place of that of another run, and reads every record again. Then it needs a promise from every node: one without a record
-//! promises if it has kept the text, and has list 0 from then on. No other run gets a promise from a node without a record.
+//! Number 1 goes to a list as it is. The run needs an answer from every node that it has no number.
+//! It leaves a text of its own at every node, in place of that of another run, and reads every
+//! record again. Then it needs a promise from every node: one without a record promises if it has
+//! kept the text, and has list 0 from then on. No other run gets a promise from a node without a
+//! record.
 //!
-//! Serving and agreement are one state space. A request is executed and answered at once or never, at any moment: an answer that is lost
-//! is a run that dies, or a vote that is not counted, and a request that comes late is one of a run that still goes on beside another. A
-//! run may end after any of its requests, and be repeated. Clocks run at one rate (a margin covers the difference); a node answers the
-//! time that is left, and not a deadline. A node loses all of its data or nothing, and is known as another one from then on, by a random
-//! mark that it keeps among them.
+//! Serving and agreement are one state space. A request is executed and answered at once or never,
+//! at any moment: an answer that is lost is a run that dies, or a vote that is not counted, and a
+//! request that comes late is one of a run that still goes on beside another. A run may end after
+//! any of its requests, and be repeated. Clocks run at one rate (a margin covers the difference); a
+//! node answers the time that is left, and not a deadline. A node loses all of its data or nothing,
+//! and is known as another one from then on, by a random mark that it keeps among them.
 //!
-//! Not here: several names, shared holds, waiters, evictions, stepped clocks, older data that come back. Records are read at one instant,
-//! but for the second reading before number 1. No run is refused because too few nodes of NEW have their data.
+//! Not here: several names, shared holds, waiters, evictions, stepped clocks, older data that come
+//! back. Records are read at one instant, but for the second reading before number 1. No run is
+//! refused because too few nodes of NEW have their data.
 
 mod steps;
 
@@ -37,14 +44,16 @@ pub(crate) enum Rule {
     ClosesMajority,
     /// A node refuses list k-2 when it closes. Without: when it opens.
     RefusesFromClosing,
-    /// The operator opens, after it has waited for all. Without: a node that has closed opens by itself after its own leases.
+    /// The operator opens, after it has waited for all. Without: a node that has closed opens by
+    /// itself after its own leases.
     OperatorOpens,
     /// It waits for the leases. Without: it opens at once.
     Waits,
-    /// When a list is opened at a node, leases of the list that was open there count as those of the lists before. Without: they are
-    /// forgotten.
+    /// When a list is opened at a node, leases of the list that was open there count as those of
+    /// the lists before. Without: they are forgotten.
     FoldsDeadlines,
-    /// A node refuses a number that is greater than its own. Without: it serves those of proposals too, which a program has heard of.
+    /// A node refuses a number that is greater than its own. Without: it serves those of proposals
+    /// too, which a program has heard of.
     RefusesNewer,
     /// A program learns numbers from what is open. Without: from proposals too.
     LearnsFromRecords,
@@ -52,33 +61,38 @@ pub(crate) enum Rule {
     RefusesOlder,
     /// Without: a node that has no record serves every number.
     RefusesWithoutRecord,
-    /// Each attempt carries a number. Without: those over a connection of list 0 are compared when it connects.
+    /// Each attempt carries a number. Without: those over a connection of list 0 are compared when
+    /// it connects.
     EveryAttempt,
     /// Renewals too.
     Renewals,
     /// Numbers are compared. Without: lists, as sets of nodes.
     ComparesNumbers,
-    /// A node that was emptied is listed as absent in one change, and opened in the next. Without: it is opened at once.
+    /// A node that was emptied is listed as absent in one change, and opened in the next. Without:
+    /// it is opened at once.
     AbsentFirst,
     /// It is opened if it has not been emptied again since.
     SameLife,
-    /// A node that was to be opened with OLD, and has not been, is opened with NEW. Without: it is absent there.
+    /// A node that was to be opened with OLD, and has not been, is opened with NEW. Without: it is
+    /// absent there.
     FreshAgain,
-    /// A node that is absent in OLD, or was to be opened with it, is opened with NEW also if it is silent when NEW is proposed. Without: it is
-    /// not opened then.
+    /// A node that is absent in OLD, or was to be opened with it, is opened with NEW also if it is
+    /// silent when NEW is proposed. Without: it is not opened then.
     FreshIfSilent,
     /// A node that was emptied has no record. Without: it is as in the beginning.
     EmptiedIsNotZero,
     /// It promises nothing, and closes for nothing.
     EmptiedHasNoVote,
-    /// A run gives the first number if every node has answered that it has none. Without: if those that answer have none.
+    /// A run gives the first number if every node has answered that it has none. Without: if those
+    /// that answer have none.
     FirstHearsAll,
-    /// A run that hears that number 1 is open opens it, and no more. Without: it asks for the first promises again, and counts the nodes
-    /// where number 1 is open.
+    /// A run that hears that number 1 is open opens it, and no more. Without: it asks for the first
+    /// promises again, and counts the nodes where number 1 is open.
     FirstOnce,
     /// For number 1 every node of OLD promises. Without: a majority.
     FirstByAll,
-    /// A node without a record promises for number 1 if it has kept the text of the run. Without: in any case.
+    /// A node without a record promises for number 1 if it has kept the text of the run. Without:
+    /// in any case.
     FirstKeepsText,
     /// A run for number 1 reads the records again when every node has its text.
     FirstReadsAgain,
@@ -86,11 +100,13 @@ pub(crate) enum Rule {
     KeepsPromises,
     /// A run goes on with what was accepted by the greatest ballot. Without: with its own NEW.
     Adopts,
-    /// A run ends where a node says that NEW is open. Without: it counts that node, and goes on with what it has proposed.
+    /// A run ends where a node says that NEW is open. Without: it counts that node, and goes on
+    /// with what it has proposed.
     EndsWhereOpen,
     /// Runs have ballots. Without: nobody promises anything, and what a node accepts first stays.
     HasBallots,
-    /// A change starts when the list before it is open somewhere. Without: when a majority has closed for it.
+    /// A change starts when the list before it is open somewhere. Without: when a majority has
+    /// closed for it.
     StartsWhenOpen,
     /// Who opens tells the greatest token of those that have closed.
     OpensWithToken,
@@ -116,7 +132,8 @@ pub(crate) const fn list(names: &str) -> Set {
 /// OLD and NEW of changes.
 pub(crate) type Changes = &'static [(Set, Set)];
 
-/// A program: its list, how long its leases are, whether its attempts carry numbers, and the least of them: it starts when that is open.
+/// A program: its list, how long its leases are, whether its attempts carry numbers, and the least
+/// of them: it starts when that is open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Program {
     pub(crate) list: Set,
@@ -136,18 +153,20 @@ pub(crate) struct RedlockNodes {
     /// What each operator wants, and how many ballots it has.
     pub(crate) wants: [Changes; OPERATORS],
     pub(crate) ballots: [u8; OPERATORS],
-    /// How often a node may lose its data, and the least number of a list that is open at another node then.
+    /// How often a node may lose its data, and the least number of a list that is open at another
+    /// node then.
     pub(crate) empties: u8,
     pub(crate) empties_from: u8,
-    /// Nodes of OLD and NEW that have no record, or had none when OLD was proposed, may be silent to a run that goes from a list with a
-    /// number.
+    /// Nodes of OLD and NEW that have no record, or had none when OLD was proposed, may be silent
+    /// to a run that goes from a list with a number.
     pub(crate) silent: bool,
     /// How many answers to operators may be lost while their run goes on.
     pub(crate) lost: u8,
     pub(crate) releases: bool,
     /// If tokens matter: how many holds there are in all, and a majority grants each at once.
     pub(crate) holds: Option<u8>,
-    /// A run that comes last and is alone must end without these nodes. `None`: it need not, as too few nodes may be left.
+    /// A run that comes last and is alone must end without these nodes. `None`: it need not, as too
+    /// few nodes may be left.
     pub(crate) down: Option<Set>,
     /// Nodes that are in the same lists: states that differ only in their order are one state.
     pub(crate) alike: &'static [Set],
@@ -186,10 +205,12 @@ struct Entry {
 struct Node {
     /// What it was opened with.
     record: Option<Record>,
-    /// For the next number: the greatest ballot promised; and what was accepted by which. It has closed if it has accepted.
+    /// For the next number: the greatest ballot promised; and what was accepted by which. It has
+    /// closed if it has accepted.
     promised: u8,
     accepted: Option<(u8, List)>,
-    /// Without a record: the ballot of the run for number 1 that has left its text here. 0: none has.
+    /// Without a record: the ballot of the run for number 1 that has left its text here. 0: none
+    /// has.
     text: u8,
     /// Until the latest deadline that it granted to the list that is open, and to those before.
     until: u8,

@@ -1,11 +1,15 @@
-//! A long queue of etcd: whom a release names, beside claims and releases that are late, lost or repeated.
+//! A long queue of etcd: whom a release names, beside claims and releases that are late, lost or
+//! repeated.
 //!
-//! The rules are those of `etcd/src/claim/turns.rs`. Each client has one key, and uses it again. Its claim is answered at once: what becomes
-//! of late ones is the matter of `queue.rs`. A removal, and the request that names the first of the queue, may be executed late, twice or
-//! never, and answered or not. A client hears at any time that it was named, also long after. It may claim again at any time. Anybody's
-//! entry may be deleted by somebody else, by hand or with its lease; the key that names it may stay.
+//! The rules are those of `etcd/src/claim/turns.rs`. Each client has one key, and uses it again.
+//! Its claim is answered at once: what becomes of late ones is the matter of `queue.rs`. A removal,
+//! and the request that names the first of the queue, may be executed late, twice or never, and
+//! answered or not. A client hears at any time that it was named, also long after. It may claim
+//! again at any time. Anybody's entry may be deleted by somebody else, by hand or with its lease;
+//! the key that names it may stay.
 //!
-//! Time plays no part: how long a hold is valid is the matter of `etcd.rs`. So who holds, and whose entry is there, counts as valid.
+//! Time plays no part: how long a hold is valid is the matter of `etcd.rs`. So who holds, and whose
+//! entry is there, counts as valid.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -77,7 +81,8 @@ struct Client {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct State {
     queue: Vec<Entry>,
-    /// The keys that name an entry, by the client's key. And all that were ever written: what a watch reports late.
+    /// The keys that name an entry, by the client's key. And all that were ever written: what a
+    /// watch reports late.
     named: BTreeMap<u8, Turn>,
     written: BTreeSet<(u8, Turn)>,
     revision: u8,

@@ -1,16 +1,19 @@
 //! ZooKeeper: what proves a hold, over connections to servers that allow a session different times.
 //!
-//! The rule is not written down again: it is `zookeeper/src/client/liveness.rs` itself, which is pure. Around it is what
-//! `keep_alive.rs` (`reconnect_once`), `session.rs` (`ask_server`, `negotiated`, `reconnected`), `claim/handler.rs` (`extended`, `shortened`) and
-//! `renew.rs` (`verify_entries`) do with it. Each client has one session, with one node.
+//! The rule is not written down again: it is `zookeeper/src/client/liveness.rs` itself, which is
+//! pure. Around it is what `keep_alive.rs` (`reconnect_once`), `session.rs` (`ask_server`,
+//! `negotiated`, `reconnected`), `claim/handler.rs` (`extended`, `shortened`) and `renew.rs`
+//! (`verify_entries`) do with it. Each client has one session, with one node.
 //!
-//! What is assumed of ZooKeeper, as `liveness.rs` says it: the leader alone ends sessions. A server reports every half tick, which is one
-//! instant here, which sessions it has heard of. What it has not reported dies with it. A server that is cut off still answers reads,
-//! and no writes. The leader takes over a server's limit as soon as that asks for a session, whether its answer arrives or not.
+//! What is assumed of ZooKeeper, as `liveness.rs` says it: the leader alone ends sessions. A server
+//! reports every half tick, which is one instant here, which sessions it has heard of. What it has
+//! not reported dies with it. A server that is cut off still answers reads, and no writes. The
+//! leader takes over a server's limit as soon as that asks for a session, whether its answer
+//! arrives or not.
 //!
-//! Requests are answered at once or not at all, but for a connect request, which may also come late: an answer that is late counts from
-//! the same send. All this happens to the first client, which holds at first. The others come when they like, are with the leader, and
-//! renew nothing.
+//! Requests are answered at once or not at all, but for a connect request, which may also come
+//! late: an answer that is late counts from the same send. All this happens to the first client,
+//! which holds at first. The others come when they like, are with the leader, and renew nothing.
 
 #[path = "../../../zookeeper/src/client/liveness.rs"]
 mod liveness;
@@ -28,11 +31,14 @@ use liveness::Liveness;
 pub(crate) enum Rule {
     /// A server's limit counts for what was promised. Without (Z2): the first server's does.
     LimitIsTakenOver,
-    /// A server is asked for its limit before the session is taken there. Without: its answer to that says it.
+    /// A server is asked for its limit before the session is taken there. Without: its answer to
+    /// that says it.
     LimitIsAskedFirst,
-    /// A server that allows less than was promised is not taken while that lasts. Without: the promise is taken back.
+    /// A server that allows less than was promised is not taken while that lasts. Without: the
+    /// promise is taken back.
     PromiseIsKept,
-    /// A touch counts once a write that came after its report was answered. Without: once it was answered.
+    /// A touch counts once a write that came after its report was answered. Without: once it was
+    /// answered.
     TouchIsReported,
     /// Reads verify nothing. Without: as writes do.
     ReadsVerifyNothing,
@@ -43,12 +49,13 @@ pub(crate) enum Rule {
 #[derive(Clone, Debug)]
 pub(crate) struct Zookeeper {
     pub(crate) clients: u8,
-    /// What each server allows a session, in half ticks. The last one is the leader, of which the first client does not know.
+    /// What each server allows a session, in half ticks. The last one is the leader, of which the
+    /// first client does not know.
     pub(crate) limits: [u8; 3],
     /// The last instant.
     pub(crate) end: u8,
-    /// How many requests, connect requests, faults of servers, and deletions by hand there may be, of all together; and how many
-    /// connect requests may be late.
+    /// How many requests, connect requests, faults of servers, and deletions by hand there may be,
+    /// of all together; and how many connect requests may be late.
     pub(crate) requests: u8,
     pub(crate) connects: u8,
     pub(crate) faults: u8,
@@ -184,7 +191,8 @@ fn long(instants: u8) -> Duration {
 }
 
 impl State {
-    /// Who acts as a holder, and until when: also who stands still, and has not heard that it is one no longer.
+    /// Who acts as a holder, and until when: also who stands still, and has not heard that it is
+    /// one no longer.
     fn valid(&self) -> impl Iterator<Item = (usize, u8)> {
         self.clients
             .iter()

@@ -1,5 +1,5 @@
-//! Who may use the store's nodes, and what a server can refuse: credentials, old servers, too many connections; and each reason, as the
-//! page of this store tells it.
+//! Who may use the store's nodes, and what a server can refuse: credentials, old servers, too many
+//! connections; and each reason, as the page of this store tells it.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -15,7 +15,8 @@ use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Error as ZkError, 
 
 const CANARY: &str = "c4n4ry-p4ssw0rd";
 
-/// Clients that come with many different TTLs share sessions: a server takes so many connections of one host, and no more.
+/// Clients that come with many different TTLs share sessions: a server takes so many connections of
+/// one host, and no more.
 #[tokio::test]
 async fn many_ttls_need_few_connections() {
     limited(async {
@@ -198,7 +199,8 @@ async fn credentials_close_the_root_and_nothing_above_it() {
     .await;
 }
 
-/// With those of before beside them, what was made by them can be used on, and what is made now can be used by both.
+/// With those of before beside them, what was made by them can be used on, and what is made now can
+/// be used by both.
 #[tokio::test]
 async fn credentials_that_are_asked_for_are_rotated_without_a_restart() {
     limited(async {
@@ -222,7 +224,8 @@ async fn credentials_that_are_asked_for_are_rotated_without_a_restart() {
         let store = Store::new(ZooKeeper::with_config(config("one")).await.unwrap());
         let guard = hold(&store, "a", LONG).await;
         *now.lock().unwrap() = Ok("two");
-        // Its session asks again when it has to connect again, and a session for another TTL when it is opened.
+        // Its session asks again when it has to connect again, and a session for another TTL when
+        // it is opened.
         proxy.disconnect().await;
         let other = hold_patiently(&store, "b", SHORT).await;
         while guard.confirm().await.is_err() {}

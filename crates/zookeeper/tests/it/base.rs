@@ -1,4 +1,5 @@
-//! Tokens that are raised above those of another store: who gets which, what it costs, and what faults do to it.
+//! Tokens that are raised above those of another store: who gets which, what it costs, and what
+//! faults do to it.
 
 use leasehold_core::backend::TokenFloor;
 use std::sync::Arc;
@@ -36,7 +37,8 @@ async fn becomes_granted(client: &ZooKeeper, claim: &Claim) -> FencingToken {
     granted(client, claim).await.token
 }
 
-/// Places that stand keep their numbers, in all that is asked of them, and those behind them have greater ones.
+/// Places that stand keep their numbers, in all that is asked of them, and those behind them have
+/// greater ones.
 #[tokio::test]
 async fn places_that_stand_keep_their_numbers_and_later_ones_exceed() {
     limited(async {
@@ -71,7 +73,8 @@ async fn places_that_stand_keep_their_numbers_and_later_ones_exceed() {
         let third = becomes_granted(&client, &late).await;
         assert!(third > token(CLOCK), "{third:?}");
 
-        // All know the hold by that token: who looks, who is refused, who claims again, and who evicts it.
+        // All know the hold by that token: who looks, who is refused, who claims again, and who
+        // evicts it.
         assert_eq!(
             other.inspect(&name).await.unwrap().holders[0].token,
             Some(third)
@@ -161,7 +164,8 @@ async fn a_raised_cycle_is_two_requests() {
     .await;
 }
 
-/// Clients count under a lock while others raise: no token falls, and each place that was taken after an answer exceeds its number.
+/// Clients count under a lock while others raise: no token falls, and each place that was taken
+/// after an answer exceeds its number.
 async fn count_while_many_raise(addrs: &[String], rounds: u64) {
     const STEP: u64 = 200_000_000_000; // more than what a raise goes ahead by
     let (answered, last) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -214,7 +218,8 @@ async fn no_token_falls_while_many_raise() {
     .await;
 }
 
-/// A follower that is far behind takes places for its clients, which hear of the raise before of their places.
+/// A follower that is far behind takes places for its clients, which hear of the raise before of
+/// their places.
 #[tokio::test]
 async fn a_client_of_a_server_that_is_behind_knows_in_time() {
     limited(async {
@@ -243,7 +248,8 @@ async fn a_client_of_a_server_that_is_behind_knows_in_time() {
     .await;
 }
 
-/// Whether the answer to it is lost or the server starts anew, it was done once. A new connection has a watch of its own.
+/// Whether the answer to it is lost or the server starts anew, it was done once. A new connection
+/// has a watch of its own.
 #[tokio::test]
 async fn a_raise_survives_a_lost_answer_and_a_restart() {
     limited(async {
@@ -280,7 +286,8 @@ async fn a_raise_survives_a_lost_answer_and_a_restart() {
     .await;
 }
 
-/// Deleted by hand, it is lost data: tokens fall once, for all clients. Written by hand, it is refused.
+/// Deleted by hand, it is lost data: tokens fall once, for all clients. Written by hand, it is
+/// refused.
 #[tokio::test]
 async fn a_base_that_is_lost_or_junk_is_seen() {
     limited(async {

@@ -144,7 +144,8 @@ async fn a_hand_over_costs_two_requests_however_many_wait() {
     .await;
 }
 
-/// A queue behind many permits: a waiter does not send a request for each of them, and a release wakes one.
+/// A queue behind many permits: a waiter does not send a request for each of them, and a release
+/// wakes one.
 #[tokio::test]
 async fn permits_cost_no_more_the_more_there_are() {
     limited(async {
@@ -190,7 +191,8 @@ async fn permits_cost_no_more_the_more_there_are() {
     .await;
 }
 
-/// Releasing to being granted, in a queue of 16, beside three deletions one after the other, which show the server's own pace.
+/// Releasing to being granted, in a queue of 16, beside three deletions one after the other, which
+/// show the server's own pace.
 #[tokio::test]
 async fn a_hand_over_takes_about_as_long_as_three_deletions() {
     limited(async {

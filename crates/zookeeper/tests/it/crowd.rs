@@ -1,4 +1,5 @@
-//! One name, and very many who want it: tasks of one client, and clients. `LEASEHOLD_CAMPAIGN=1` asks for the full numbers.
+//! One name, and very many who want it: tasks of one client, and clients. `LEASEHOLD_CAMPAIGN=1`
+//! asks for the full numbers.
 
 use std::time::Duration;
 
@@ -18,8 +19,8 @@ fn crowd(usual: usize, campaign: usize) -> usize {
     }
 }
 
-/// Behind a hold, `waiters` tasks of these clients wait for the lock; then each has it once, alone. Returns the requests of each to wait
-/// and to be served.
+/// Behind a hold, `waiters` tasks of these clients wait for the lock; then each has it once, alone.
+/// Returns the requests of each to wait and to be served.
 async fn each_has_it_once(server: &Server, stores: &[Store], waiters: usize) -> (f64, f64) {
     let raw = Client::connect(server.addr()).await.unwrap();
     let first = hold(&stores[0], "a", LONG).await;
@@ -81,7 +82,8 @@ async fn thousands_of_tasks_of_one_client_share_what_they_read() {
         let (to_wait, to_be_served) =
             each_has_it_once(&server, &[store(&server).await], waiters).await;
         println!("{to_wait:.2} requests to wait, {to_be_served:.2} to be served");
-        // A creation, its share of a list, a watch, and one question of this test's; a list and a deletion.
+        // A creation, its share of a list, a watch, and one question of this test's; a list and a
+        // deletion.
         assert!(to_wait < 3.5 && to_be_served < 2.5);
     })
     .await

@@ -1,4 +1,5 @@
-//! Three servers, of which the holder's is cut off from the others: what a keep-alive verifies, and what it does not.
+//! Three servers, of which the holder's is cut off from the others: what a keep-alive verifies, and
+//! what it does not.
 
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use leasehold_testbed::verbs::within;
 use leasehold_testbed::{Proxy, ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions};
 use leasehold_zookeeper::ZooKeeper;
 
-/// A follower that is cut off goes on answering reads and pings for `sync_limit` ticks: much longer than a session.
+/// A follower that is cut off goes on answering reads and pings for `sync_limit` ticks: much longer
+/// than a session.
 async fn ensemble(peer_proxies: bool) -> (ZooKeeperEnsemble, usize, usize) {
     let options = ZooKeeperOptions {
         tick: Duration::from_millis(500),
@@ -24,8 +26,8 @@ async fn ensemble(peer_proxies: bool) -> (ZooKeeperEnsemble, usize, usize) {
     (ensemble, (leader + 1) % 3, leader)
 }
 
-/// The server frees the lock of a session that its leader has not heard of, while the holder's own server still
-/// answers: validity must have ended before.
+/// The server frees the lock of a session that its leader has not heard of, while the holder's own
+/// server still answers: validity must have ended before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_behind_a_follower_that_was_cut_off_loses_before_another_holds() {
     limited(async {
@@ -100,8 +102,8 @@ async fn near_and_far(
     (near, far)
 }
 
-/// Each server in turn comes back alone and without data. No two programs that know the ensemble hold one lock; a program that is started then
-/// needs the identity in its URL.
+/// Each server in turn comes back alone and without data. No two programs that know the ensemble
+/// hold one lock; a program that is started then needs the identity in its URL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_comes_back_alone_and_empty_grants_nothing() {
     within(300, async {
@@ -186,7 +188,8 @@ async fn surely_released(guard: Guard) {
     }
 }
 
-/// A follower answers reads from the past: a lock that was released there is still held in its eyes.
+/// A follower answers reads from the past: a lock that was released there is still held in its
+/// eyes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_try_through_a_follower_that_lags_knows_of_an_answered_release() {
     limited(async {
@@ -253,8 +256,9 @@ async fn limit_sessions(member: &Server, to: Duration) {
     member.start_again().await.unwrap();
 }
 
-/// Each server has limits of its own for a session's timeout, and what it agrees to is what the leader goes by from then on. Who stands
-/// still goes by what it was told before: so such a server is taken as soon as its limit lasts beyond that, and the hold is kept.
+/// Each server has limits of its own for a session's timeout, and what it agrees to is what the
+/// leader goes by from then on. Who stands still goes by what it was told before: so such a server
+/// is taken as soon as its limit lasts beyond that, and the hold is kept.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_with_a_shorter_limit_is_taken_when_that_lasts_beyond_the_promise() {
     limited(async {
@@ -307,7 +311,8 @@ async fn a_server_with_a_shorter_limit_is_taken_when_that_lasts_beyond_the_promi
     .await;
 }
 
-/// A server that was asked for a session may ask the leader for it much later: when that is connected to another one again.
+/// A server that was asked for a session may ask the leader for it much later: when that is
+/// connected to another one again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_connect_request_to_a_server_with_a_shorter_limit_ends_no_hold_early() {
     limited(async {
@@ -354,8 +359,8 @@ async fn a_late_connect_request_to_a_server_with_a_shorter_limit_ends_no_hold_ea
         })
         .await;
         generous.hold();
-        // The other server reports within half a tick what it has heard of. No longer: a server closes a connection that has
-        // sent nothing for ten seconds.
+        // The other server reports within half a tick what it has heard of. No longer: a server
+        // closes a connection that has sent nothing for ten seconds.
         tokio::time::sleep(Duration::from_millis(600)).await;
         let left = guard.remaining();
         strict.deliver_held();
@@ -402,8 +407,9 @@ async fn server_of(ensemble: &ZooKeeperEnsemble, session: &str) -> Option<usize>
     None
 }
 
-/// The holder's server dies, and takes the touches along that it has not passed on yet; if it leads, another is elected. The
-/// client goes to another server, and keeps its session and its locks if that is quick enough; if not, the loss comes first.
+/// The holder's server dies, and takes the touches along that it has not passed on yet; if it
+/// leads, another is elected. The client goes to another server, and keeps its session and its
+/// locks if that is quick enough; if not, the loss comes first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_whose_server_dies_goes_to_another_or_loses_first() {
     limited(async {

@@ -1,4 +1,5 @@
-//! Faults: lost replies, dropped futures, cut connections, sessions that end, servers that go and come.
+//! Faults: lost replies, dropped futures, cut connections, sessions that end, servers that go and
+//! come.
 
 use std::future::Future;
 use std::pin::pin;
@@ -40,7 +41,8 @@ async fn a_server_that_is_not_there_is_reported_in_time() {
     .await;
 }
 
-/// Each answer takes 0.4 s. Four come one after the other until a session is open, and it has 2.5 s.
+/// Each answer takes 0.4 s. Four come one after the other until a session is open, and it has 2.5
+/// s.
 #[tokio::test]
 async fn a_session_is_opened_with_a_server_that_is_far_away() {
     limited(async {
@@ -210,7 +212,8 @@ async fn a_late_create_leaves_nothing() {
             ErrorKind::Ambiguous
         );
         assert!(trap.has_sprung());
-        // Everything behind it on that connection is held back too, until the client gives that connection up.
+        // Everything behind it on that connection is held back too, until the client gives that
+        // connection up.
         until(|| async { client.release(&claim, None).await.is_ok() }).await;
         proxy.deliver_held();
         tokio::time::sleep(Duration::from_millis(500)).await;
@@ -223,7 +226,8 @@ async fn a_late_create_leaves_nothing() {
     .await;
 }
 
-/// A client whose release failed need not repeat it: the session does. A node that it may not delete keeps it from no other.
+/// A client whose release failed need not repeat it: the session does. A node that it may not
+/// delete keeps it from no other.
 #[tokio::test]
 async fn a_release_that_failed_is_repeated_by_the_session() {
     limited(async {
@@ -382,8 +386,9 @@ async fn the_end_of_a_session_is_a_loss_in_time_and_its_waiters_take_new_places(
     .await;
 }
 
-/// Validity counts from what was sent. A keep-alive is verified by another, sent a quarter of the session's timeout after its
-/// answer: when that is answered, two slow answers and this quarter have passed.
+/// Validity counts from what was sent. A keep-alive is verified by another, sent a quarter of the
+/// session's timeout after its answer: when that is answered, two slow answers and this quarter
+/// have passed.
 #[tokio::test]
 async fn slow_answers_shorten_a_lease_and_never_extend_it() {
     limited(async {

@@ -1,4 +1,5 @@
-//! What the conformance suite cannot see of `still_holds`: other clients of the same server, other roots, odd names.
+//! What the conformance suite cannot see of `still_holds`: other clients of the same server, other
+//! roots, odd names.
 
 use crate::common::*;
 use leasehold_core::{ErrorKind, Name, Store};
@@ -11,7 +12,8 @@ async fn write(client: &Client, fence: &str, data: &[u8]) -> Result<(), CheckWri
     writer.commit().await.map(drop)
 }
 
-/// The hold is found by its full name and its place: namespaces, names that end alike, other clients, other roots.
+/// The hold is found by its full name and its place: namespaces, names that end alike, other
+/// clients, other roots.
 #[tokio::test]
 async fn a_fence_is_of_this_guard_and_of_no_other() {
     limited(async {

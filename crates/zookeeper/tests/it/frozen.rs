@@ -1,5 +1,5 @@
-//! Calls that are polled no more, as behind another branch of a `select!` or in a runtime that is not driven: what they have begun keeps no
-//! other task of the client from its locks.
+//! Calls that are polled no more, as behind another branch of a `select!` or in a runtime that is
+//! not driven: what they have begun keeps no other task of the client from its locks.
 
 use leasehold_core::backend::TokenFloor;
 use std::future::Future;
@@ -112,7 +112,8 @@ async fn who_reads_a_queue_and_is_polled_no_more_keeps_no_other_from_it() {
     .await;
 }
 
-/// A client of this proxy with a hold of its first session, so that it has no other one; and how others claim it.
+/// A client of this proxy with a hold of its first session, so that it has no other one; and how
+/// others claim it.
 async fn held(proxy: &Proxy, timeout: u64) -> (ZooKeeper, Claim, [LeaseRef; 1]) {
     let client = connected(&format!(
         "zookeeper://{}/test?timeout={timeout}",
@@ -125,8 +126,8 @@ async fn held(proxy: &Proxy, timeout: u64) -> (ZooKeeper, Claim, [LeaseRef; 1]) 
     (client, claim, [lease])
 }
 
-/// Reconnects this client. The first that reads its queues then is this call, which is polled no more: the session's own task waits for an
-/// answer until that is delivered.
+/// Reconnects this client. The first that reads its queues then is this call, which is polled no
+/// more: the session's own task waits for an answer until that is delivered.
 async fn renewal_after_a_reconnect<'a>(
     proxy: &Proxy,
     client: &'a ZooKeeper,
@@ -138,8 +139,8 @@ async fn renewal_after_a_reconnect<'a>(
     Call::begun(client.renew(lease))
 }
 
-/// Meanwhile others find that the hold is lost, and its claim takes another place: the call, which knows the former one, takes nothing from
-/// that.
+/// Meanwhile others find that the hold is lost, and its claim takes another place: the call, which
+/// knows the former one, takes nothing from that.
 #[tokio::test]
 async fn what_is_found_out_late_of_an_entry_that_is_gone_takes_nothing_from_the_next_one() {
     limited(async {
@@ -199,8 +200,8 @@ async fn who_reads_the_queues_and_is_polled_no_more_keeps_no_hold_from_its_renew
     .await;
 }
 
-/// Two stores of one client share its sessions. Where the runtime of the first one is not driven, the second one keeps the session: a hold
-/// of the first is not kept, and not said to be.
+/// Two stores of one client share its sessions. Where the runtime of the first one is not driven,
+/// the second one keeps the session: a hold of the first is not kept, and not said to be.
 #[test]
 fn a_hold_that_nobody_renews_is_over_before_its_entry_is_removed() {
     let first = Builder::new_current_thread().enable_all().build().unwrap();

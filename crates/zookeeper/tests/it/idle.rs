@@ -19,7 +19,8 @@ use zookeeper_client::{Acls, Client, CreateMode};
 #[derive(Default)]
 struct Counter {
     bytes: AtomicU64,
-    /// The requests about the queue of the name `a`: neither keep-alives nor pings, which come at any time.
+    /// The requests about the queue of the name `a`: neither keep-alives nor pings, which come at
+    /// any time.
     of_queue: AtomicU64,
 }
 
@@ -125,8 +126,9 @@ async fn wait_in_line(
     tasks
 }
 
-/// Two leases long nothing is read but the sessions' own nodes, and the nodes of others that are waited for. Each of them is read
-/// less than three times a lease, whether their clients have many waiters or few.
+/// Two leases long nothing is read but the sessions' own nodes, and the nodes of others that are
+/// waited for. Each of them is read less than three times a lease, whether their clients have many
+/// waiters or few.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_waiters_cost_as_much_as_their_own_nodes_and_their_predecessors() {
     limited(async {
@@ -160,7 +162,8 @@ async fn idle_waiters_cost_as_much_as_their_own_nodes_and_their_predecessors() {
     .await;
 }
 
-/// A client that holds a name, and waits for many others, reads what it holds at each renewal and the rest once in a lease.
+/// A client that holds a name, and waits for many others, reads what it holds at each renewal and
+/// the rest once in a lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_holds_few_and_waits_for_many_reads_the_few() {
     limited(async {
@@ -186,7 +189,8 @@ async fn who_holds_few_and_waits_for_many_reads_the_few() {
     .await;
 }
 
-/// What is read by itself is found missing, too, when somebody has removed it by hand, and told nobody.
+/// What is read by itself is found missing, too, when somebody has removed it by hand, and told
+/// nobody.
 #[tokio::test]
 async fn a_hold_beside_many_waiters_that_is_removed_is_lost_at_the_next_renewal() {
     limited(async {
@@ -215,7 +219,8 @@ async fn a_hold_beside_many_waiters_that_is_removed_is_lost_at_the_next_renewal(
     .await;
 }
 
-/// Who only waits has nothing to prove: the leader and its quorum are not asked. The grant is worth a lease all the same.
+/// Who only waits has nothing to prove: the leader and its quorum are not asked. The grant is worth
+/// a lease all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_waits_writes_nothing_and_is_granted_more_than_half_a_lease() {
     limited(async {
@@ -295,7 +300,8 @@ async fn a_claim_again_costs_one_request_and_a_last_look_three() {
             waiting(&client, claim).await;
         }
         for who in &mut line[1..] {
-            // The caller of a last look is told the holder, so it reads the queue and its first entry, too.
+            // The caller of a last look is told the holder, so it reads the queue and its first
+            // entry, too.
             for (is_last, most) in [(false, 32), (true, 3 * 32)] {
                 who.is_last = is_last;
                 let before = counted.of_queue.load(Relaxed);

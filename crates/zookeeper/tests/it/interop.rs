@@ -1,5 +1,5 @@
-//! One queue with kazoo's locks (Debian's python3-kazoo): each side excludes the other, in one order, and neither frees the
-//! other.
+//! One queue with kazoo's locks (Debian's python3-kazoo): each side excludes the other, in one
+//! order, and neither frees the other.
 
 #[path = "../../../testbed/tests/foreign/mod.rs"]
 mod foreign;
@@ -271,8 +271,9 @@ async fn every_lock_of_kazoo_s_is_excluded_with_the_pattern_and_none_without() {
     .await;
 }
 
-/// Our readers, our writer and our permits are all kept out by kazoo's write lock and keep it out. With its read lock our
-/// readers share, where it came first: it waits for whatever matches its pattern.
+/// Our readers, our writer and our permits are all kept out by kazoo's write lock and keep it out.
+/// With its read lock our readers share, where it came first: it waits for whatever matches its
+/// pattern.
 #[tokio::test]
 async fn our_read_write_lock_and_kazoo_s_keep_each_other_out() {
     limited(async {
@@ -336,7 +337,8 @@ async fn our_writer_waits_for_all_of_kazoo_s_readers() {
     .await;
 }
 
-/// kazoo 2.8.0's read lock waits for writers that came after it: for ever, because they wait for it.
+/// kazoo 2.8.0's read lock waits for writers that came after it: for ever, because they wait for
+/// it.
 #[tokio::test]
 async fn a_reader_of_kazoo_s_waits_for_later_writers_too() {
     limited(async {

@@ -1,4 +1,5 @@
-//! Many holds, many releases, and several runtimes. `LEASEHOLD_CAMPAIGN=1` asks for the full numbers.
+//! Many holds, many releases, and several runtimes. `LEASEHOLD_CAMPAIGN=1` asks for the full
+//! numbers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -77,7 +78,8 @@ async fn many_holds_outlast_latency_and_cuts() {
     .unwrap();
 }
 
-/// Takes this lock so often, many at once, and renews all after a reconnect: in one session, whose holds are compared with their queues then.
+/// Takes this lock so often, many at once, and renews all after a reconnect: in one session, whose
+/// holds are compared with their queues then.
 async fn outlast_a_reconnect(holds: usize, link: Duration, claim: impl Fn(usize) -> Claim) {
     let server = Server::start().await.unwrap();
     let proxy = Proxy::to(server.addr()).await.unwrap();
@@ -124,7 +126,8 @@ async fn many_locks_outlast_a_reconnect_over_a_slow_link() {
     .await;
 }
 
-/// Nodes of the same session come and go while its nodes are compared. What stays is verified all the same.
+/// Nodes of the same session come and go while its nodes are compared. What stays is verified all
+/// the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_of_short_holds_does_not_starve_the_liveness_of_long_ones() {
     let lease = SHORTEST * 2;
@@ -155,7 +158,8 @@ async fn a_stream_of_short_holds_does_not_starve_the_liveness_of_long_ones() {
                 })
             })
             .collect();
-        // A hold that nothing proves ends after its lease. One that is proven again lasts longer than before.
+        // A hold that nothing proves ends after its lease. One that is proven again lasts longer
+        // than before.
         let mut before: Vec<Duration> = long.iter().map(Guard::remaining).collect();
         let mut proven = vec![0; long.len()];
         while proven.iter().any(|times| *times < proofs) {
@@ -227,8 +231,9 @@ fn a_session_continues_in_another_runtime() {
     }));
 }
 
-/// The runtime in which a session was opened is there, and driven no more: nothing says so. Another one continues the session at another server
-/// before it ends. When the first one is driven again, and its server is reached, what was begun there does not end the session.
+/// The runtime in which a session was opened is there, and driven no more: nothing says so. Another
+/// one continues the session at another server before it ends. When the first one is driven again,
+/// and its server is reached, what was begun there does not end the session.
 #[test]
 fn a_session_continues_when_its_runtime_is_driven_no_more() {
     let lease = Duration::from_secs(16);

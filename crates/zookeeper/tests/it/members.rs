@@ -1,5 +1,5 @@
-//! Three members over TLS where both sides show a certificate, and credentials: what a hold and a waiter outlive, and which members are
-//! passed by.
+//! Three members over TLS where both sides show a certificate, and credentials: what a hold and a
+//! waiter outlive, and which members are passed by.
 
 use std::fs;
 use std::time::Duration;
@@ -120,7 +120,8 @@ async fn a_hold_and_a_waiter_outlive_their_members() {
     .await;
 }
 
-/// It is refused when it alone is named, and passed by when others are, also by a hold that was there.
+/// It is refused when it alone is named, and passed by when others are, also by a hold that was
+/// there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_whose_certificate_is_not_trusted_is_passed_by() {
     within(150, async {

@@ -1,4 +1,5 @@
-//! The end of a lock's numbers: ZooKeeper counts the children that a node ever had, and stops counting at 2³¹ − 1.
+//! The end of a lock's numbers: ZooKeeper counts the children that a node ever had, and stops
+//! counting at 2³¹ − 1.
 
 use std::path::Path;
 use std::time::Duration;
@@ -39,8 +40,8 @@ fn preset(data: &Path, node: &str, count: i32) {
     };
     let file = files.max_by_key(|path| zxid(path)).unwrap();
     let mut bytes = std::fs::read(&file).unwrap();
-    // A node is its path and its data, each behind its length, its ACL (8 bytes), and its stat: four times 8 bytes, the
-    // version of its data, and the count.
+    // A node is its path and its data, each behind its length, its ACL (8 bytes), and its stat:
+    // four times 8 bytes, the version of its data, and the count.
     let mut path = (node.len() as u32).to_be_bytes().to_vec();
     path.extend(node.bytes());
     let at = bytes

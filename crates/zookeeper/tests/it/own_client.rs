@@ -1,4 +1,5 @@
-//! A connector that the program has: its credentials and its TLS are used, and what is wrong with it is said before anything is sent.
+//! A connector that the program has: its credentials and its TLS are used, and what is wrong with
+//! it is said before anything is sent.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! A process that stands still for longer than its session lasts, and whose session lives on: its server was away meanwhile. The client
-//! crate then answers by its own clock that the session has expired. ZooKeeper has not said so, and keeps the session's entries.
+//! A process that stands still for longer than its session lasts, and whose session lives on: its
+//! server was away meanwhile. The client crate then answers by its own clock that the session has
+//! expired. ZooKeeper has not said so, and keeps the session's entries.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -17,8 +18,9 @@ use tokio::sync::{Notify, oneshot};
 /// It may be polled after its end, too.
 type Release = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Begins a release as soon as a request that is under way is answered: when the client crate says that its connection is dead, and has
-/// not given the session up yet, or does so. So the release is never sent.
+/// Begins a release as soon as a request that is under way is answered: when the client crate says
+/// that its connection is dead, and has not given the session up yet, or does so. So the release is
+/// never sent.
 struct ReleaseThen {
     release: Mutex<Release>,
     begun: Notify,
@@ -68,7 +70,8 @@ async fn a_release_that_was_not_sent_is_not_forgotten() {
             goes_on.recv().unwrap(); // the client's whole runtime stands still
             then.begun.notified().await;
             drop(under_way);
-            // It says that the session has expired, or on a slow machine that all is done: then the session has.
+            // It says that the session has expired, or on a slow machine that all is done: then the
+            // session has.
             poll_fn(|cx| then.release.lock().unwrap().as_mut().poll(cx)).await;
             let _ = ends.await;
         };

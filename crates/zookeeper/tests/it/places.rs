@@ -1,4 +1,5 @@
-//! After a reconnect each hold is compared with its queue. What is before it there, although it was granted, is put there by hand.
+//! After a reconnect each hold is compared with its queue. What is before it there, although it was
+//! granted, is put there by hand.
 
 use std::sync::Arc;
 
@@ -38,7 +39,8 @@ async fn who_is_before_a_hold_keeps_it_out_as_the_modes_say() {
             Client::connect(server.addr()).await.unwrap(),
         );
         let permit = Mode::Permits { n: 1, of: 2 };
-        // What comes before them, what its node contains, who holds, and how many of the first of these stay.
+        // What comes before them, what its node contains, who holds, and how many of the first of
+        // these stay.
         let cases = [
             ("lock-", &b""[..], vec![Mode::Exclusive], 0),
             ("lock-", b"", vec![Mode::Shared; 2], 0),

@@ -1,4 +1,5 @@
-//! What a queue survives: entries that others remove, a queue that is too long, locks' nodes that come and go.
+//! What a queue survives: entries that others remove, a queue that is too long, locks' nodes that
+//! come and go.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -36,7 +37,8 @@ async fn only_one_comes_to_hold(clients: &[ZooKeeper], claims: &[Claim]) -> usiz
     }
 }
 
-/// An entry that somebody removes by hand, whether it waits or holds, lets nobody in beside another.
+/// An entry that somebody removes by hand, whether it waits or holds, lets nobody in beside
+/// another.
 #[tokio::test]
 async fn an_entry_removed_by_hand_leaves_one_holder() {
     limited(async {
@@ -54,7 +56,8 @@ async fn an_entry_removed_by_hand_leaves_one_holder() {
                     places.push(waiting(&clients[i % number_of_clients], claim).await.place);
                 }
                 raw.delete(places[removed].as_str(), None).await.unwrap();
-                // All those that are still there are served, each alone; the one that was removed comes last.
+                // All those that are still there are served, each alone; the one that was removed
+                // comes last.
                 let mut served = vec![0];
                 clients[0].release(&claims[0], None).await.unwrap();
                 while served.len() < 5 {
@@ -211,7 +214,8 @@ async fn what_was_touched_leaves_nothing() {
         .await;
         assert_eq!(nodes().await, before);
         assert!(sent <= 2 * 500 + 5, "{sent} requests");
-        // One that another client waits for stays until the server removes it; and a node that was made by others for good.
+        // One that another client waits for stays until the server removes it; and a node that was
+        // made by others for good.
         let other = crate::common::client(&server).await;
         let (first, second) = (fair("shared", LONG), fair("shared", LONG));
         granted(&client, &first).await;
@@ -238,7 +242,8 @@ async fn what_was_touched_leaves_nothing() {
     .await;
 }
 
-/// Clients that take, release and take a lock again, while its node comes and goes: one holds, and all get on.
+/// Clients that take, release and take a lock again, while its node comes and goes: one holds, and
+/// all get on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_s_node_that_comes_and_goes_is_one_lock() {
     limited(async {
@@ -265,7 +270,8 @@ async fn a_lock_s_node_that_comes_and_goes_is_one_lock() {
     .await;
 }
 
-/// More than other tools could list. Those that are there stay; the rest is refused before anything breaks.
+/// More than other tools could list. Those that are there stay; the rest is refused before anything
+/// breaks.
 #[tokio::test]
 async fn a_queue_that_fills_a_packet_takes_no_more() {
     limited(async {

@@ -26,8 +26,8 @@ async fn a_session_finds_the_server_that_answers_before_it_ends() {
     .await;
 }
 
-/// A session that is connected again, and whose first write there is not answered in time, still holds what it held: whoever gives up that
-/// connection must not close it.
+/// A session that is connected again, and whose first write there is not answered in time, still
+/// holds what it held: whoever gives up that connection must not close it.
 #[tokio::test]
 async fn a_connection_that_is_not_verified_does_not_end_its_session() {
     limited(async {

@@ -8,7 +8,8 @@ use crate::common::*;
 use leasehold_core::backend::{Backend, Claimed, LeaseRef, Renewal};
 use leasehold_core::{LockQueue, Loss};
 
-/// Longer than a server takes to start, also on a busy machine: a server that starts gives each session its whole time again.
+/// Longer than a server takes to start, also on a busy machine: a server that starts gives each
+/// session its whole time again.
 const TTL: Duration = Duration::from_secs(30);
 
 /// Copies the data of a server that does not run.
@@ -25,8 +26,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The entry of a lock that was released since then is there again, and would be as long as its client's session: for ever, if that client goes
-/// on. What is still held stays.
+/// The entry of a lock that was released since then is there again, and would be as long as its
+/// client's session: for ever, if that client goes on. What is still held stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_released_before_is_released_again() {
     limited(async {
@@ -86,8 +87,9 @@ async fn what_was_released_before_is_released_again() {
     .await;
 }
 
-/// A waiter's session had ended, and with it its place; then the next one was granted. In data of before, both are there, the waiter first: its
-/// client, which stood still perhaps, is granted next. So who holds by the later place is told that it has lost.
+/// A waiter's session had ended, and with it its place; then the next one was granted. In data of
+/// before, both are there, the waiter first: its client, which stood still perhaps, is granted
+/// next. So who holds by the later place is told that it has lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_behind_a_waiter_of_before_has_lost() {
     limited(async {
@@ -146,8 +148,8 @@ async fn who_is_behind_a_waiter_of_before_has_lost() {
     .await;
 }
 
-/// What a client had released since is in the data of before, ahead of what the same client was granted then: nobody comes to hold by
-/// that, and it is removed.
+/// What a client had released since is in the data of before, ahead of what the same client was
+/// granted then: nobody comes to hold by that, and it is removed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_its_own_client_had_released_keeps_no_hold_out() {
     limited(async {

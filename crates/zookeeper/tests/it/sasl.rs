@@ -1,4 +1,5 @@
-//! Accounts of the servers' own, by SASL with DIGEST-MD5: who gets in, who owns the nodes, and what a hold outlives.
+//! Accounts of the servers' own, by SASL with DIGEST-MD5: who gets in, who owns the nodes, and what
+//! a hold outlives.
 
 use std::sync::{Arc, Mutex};
 
@@ -41,7 +42,8 @@ fn all(scheme: &str, id: &str) -> Acl {
 
 /// It is refused so in time, without a secret, and holds nothing.
 ///
-/// A server that refuses closes the connection at once. Who sends something just then gets a reset in place of the answer.
+/// A server that refuses closes the connection at once. Who sends something just then gets a reset
+/// in place of the answer.
 async fn refused(config: Config, kind: ErrorKind) -> Error {
     let error = loop {
         let error = within(10, ZooKeeper::with_config(config.clone()))

@@ -1,5 +1,6 @@
-//! Random faults on an ensemble, with clients that contend meanwhile: no two hold at once, tokens rise, no wait lasts for ever, and
-//! nothing is left. `LEASEHOLD_CAMPAIGN=1` asks for minutes of it; `LEASEHOLD_SEED` for the same faults again.
+//! Random faults on an ensemble, with clients that contend meanwhile: no two hold at once, tokens
+//! rise, no wait lasts for ever, and nothing is left. `LEASEHOLD_CAMPAIGN=1` asks for minutes of
+//! it; `LEASEHOLD_SEED` for the same faults again.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -220,7 +221,8 @@ impl Cluster {
     }
 }
 
-/// Contends for so long under one fault after the other, and then until each client has held twice again on average.
+/// Contends for so long under one fault after the other, and then until each client has held twice
+/// again on average.
 async fn contend_under_faults(
     cluster: &Cluster,
     stores: &[Store],
@@ -303,7 +305,8 @@ async fn random_faults_give_no_two_holders_and_leave_nothing() {
     .expect("hangs");
 }
 
-/// Without a server a client retries a few times a second, and once it is closed no longer than its holds could last.
+/// Without a server a client retries a few times a second, and once it is closed no longer than its
+/// holds could last.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_servers_a_client_connects_a_few_times_a_second_and_after_its_end_never() {
     limited(async {
@@ -324,7 +327,8 @@ async fn without_servers_a_client_connects_a_few_times_a_second_and_after_its_en
                 }
             }
         });
-        // Two sessions: one for the hold, one for the default lease. Each waits 200 ms between two attempts.
+        // Two sessions: one for the hold, one for the default lease. Each waits 200 ms between two
+        // attempts.
         tokio::time::sleep(Duration::from_secs(2)).await;
         let meanwhile = attempts.swap(0, SeqCst);
         assert!(
@@ -346,7 +350,8 @@ async fn without_servers_a_client_connects_a_few_times_a_second_and_after_its_en
     .await;
 }
 
-/// The connection dies or falls silent before, while or after the client is closed: nothing of the client is left running.
+/// The connection dies or falls silent before, while or after the client is closed: nothing of the
+/// client is left running.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_close_beside_a_dying_connection_leaves_no_task() {
     limited(async {

@@ -110,7 +110,8 @@ async fn a_configuration_and_one_of_several() {
     .await;
 }
 
-/// Whoever takes the connections and answers nothing, or something else than TLS, reads a handshake and nothing more.
+/// Whoever takes the connections and answers nothing, or something else than TLS, reads a handshake
+/// and nothing more.
 #[tokio::test]
 async fn nothing_is_sent_to_who_speaks_no_tls() {
     bounded(async {
@@ -162,7 +163,8 @@ async fn nothing_is_sent_to_who_speaks_no_tls() {
     .await;
 }
 
-/// A certificate runs out while a client lives: a connection that is made anew shows the one that is there by then.
+/// A certificate runs out while a client lives: a connection that is made anew shows the one that
+/// is there by then.
 #[tokio::test]
 async fn files_are_read_anew_for_each_connection() {
     bounded(async {
