@@ -3,9 +3,9 @@
 
 use std::{
     collections::VecDeque,
-    env,
+    env, fs,
     io::{self, Read, Seek, Write},
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     sync::{Mutex, PoisonError},
     thread::{self, ScopedJoinHandle},
     time::{Duration, SystemTime},
@@ -56,6 +56,8 @@ struct Report {
     count: Count,
     trouble: Option<String>,
     took: Duration,
+    /// The processor time of its processes, those of its servers included, where that is known.
+    busy: Option<Duration>,
     /// The output of its failed tests, shortened.
     failures: String,
     /// The names of its failed tests.
@@ -288,10 +290,15 @@ impl Suite {
         } = self;
         let said = shown(&command);
         let begin = SystemTime::now();
-        let (printed, mut trouble) = match captured(command) {
-            Ok((printed, trouble)) => (printed, trouble),
-            Err(error) => (String::new(), Some(format!("{said}: {error}"))),
-        };
+        let Captured {
+            printed,
+            mut trouble,
+            busy,
+        } = captured(command).unwrap_or_else(|error| Captured {
+            printed: String::new(),
+            trouble: Some(format!("{said}: {error}")),
+            busy: None,
+        });
         let took = begin.elapsed().unwrap_or_default();
         let mut count = Count::default();
         printed.lines().for_each(|line| count.add(line));
@@ -304,6 +311,7 @@ impl Suite {
                 count,
                 trouble,
                 took,
+                busy,
                 failures: failures(&printed),
                 failed: failed(&printed),
                 again,
@@ -314,21 +322,64 @@ impl Suite {
     }
 }
 
+/// A command that has ended.
+struct Captured {
+    printed: String,
+    /// The reason why it failed, if it has.
+    trouble: Option<String>,
+    busy: Option<Duration>,
+}
+
 /// Runs a command with its output and its complaints in one file, as a terminal would show them.
-fn captured(mut command: Command) -> io::Result<(String, Option<String>)> {
+fn captured(mut command: Command) -> io::Result<Captured> {
     let mut file = tempfile::tempfile()?;
     command
         .stdin(Stdio::null())
         .stdout(file.try_clone()?)
         .stderr(file.try_clone()?);
-    let status = command.status()?;
+    let mut child = command.spawn()?;
+    let busy = busy_until_its_end(&child);
+    let status = child.wait()?;
     let mut printed = Vec::new();
     file.rewind()?;
     file.read_to_end(&mut printed)?;
-    Ok((
-        String::from_utf8_lossy(&printed).into_owned(),
-        (!status.success()).then(|| status.to_string()),
-    ))
+    Ok(Captured {
+        printed: String::from_utf8_lossy(&printed).into_owned(),
+        trouble: (!status.success()).then(|| status.to_string()),
+        busy,
+    })
+}
+
+/// Waits until a process has ended, and leaves it to be reaped. Returns the processor time that it
+/// and the processes it has reaped have used.
+#[cfg(target_os = "linux")]
+fn busy_until_its_end(child: &Child) -> Option<Duration> {
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
+    let pid = Pid::from_raw(child.id().try_into().ok()?)?;
+    let until = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    while let Err(rustix::io::Errno::INTR) = waitid(WaitId::Pid(pid), until) {}
+    busy(&fs::read_to_string(format!("/proc/{}/stat", child.id())).ok()?)
+}
+
+/// Nothing tells it elsewhere.
+#[cfg(not(target_os = "linux"))]
+fn busy_until_its_end(_child: &Child) -> Option<Duration> {
+    None
+}
+
+/// Reads the processor time of a process and its reaped children from its line in `/proc`, where a
+/// tick is a hundredth of a second.
+fn busy(stat: &str) -> Option<Duration> {
+    // The name of the program may have spaces, and ends in the last parenthesis.
+    let fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let ticks: Vec<u64> = fields
+        .skip(11)
+        .map_while(|field| field.parse().ok())
+        .take(4)
+        .collect();
+    let ticks: [u64; 4] = ticks.try_into().ok()?;
+    Some(Duration::from_millis(10 * ticks.iter().sum::<u64>()))
 }
 
 /// Returns the output of the failed tests, each shortened to its first lines.
@@ -387,6 +438,7 @@ fn summarize(reports: &[Report]) -> Outcome {
         count,
         trouble,
         took,
+        busy,
         is_flaky,
         ..
     } in reports
@@ -415,8 +467,11 @@ fn summarize(reports: &[Report]) -> Outcome {
             .map(|trouble| format!(" ({trouble})"))
             .unwrap_or_default();
         let seconds = took.as_secs_f64();
+        let busy = busy
+            .map(|busy| format!(", {:.1} s of a processor", busy.as_secs_f64()))
+            .unwrap_or_default();
         println!(
-            "{verdict:6} {name}: {} passed, {} failed{ignored} in {seconds:.1} s{trouble}",
+            "{verdict:6} {name}: {} passed, {} failed{ignored} in {seconds:.1} s{busy}{trouble}",
             count.passed, count.failed
         );
     }
@@ -496,6 +551,7 @@ mod tests {
             },
             trouble: Some("exit status: 101".into()),
             took: Duration::ZERO,
+            busy: None,
             failures: String::new(),
             failed: vec!["b".into()],
             again: None,
@@ -503,6 +559,13 @@ mod tests {
         };
         assert!(summarize(&[report(true)]).is_ok());
         assert!(summarize(&[report(true), report(false)]).is_err());
+    }
+
+    #[test]
+    fn the_processor_time_of_a_process_and_its_children_is_read() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194304 10 20 0 0 101 22 3000 40 20 0 1 0 99";
+        assert_eq!(busy(stat), Some(Duration::from_millis(31_630)));
+        assert_eq!(busy("7 (a) S 1 7"), None);
     }
 
     #[test]
