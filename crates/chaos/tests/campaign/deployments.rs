@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold::{
-    ErrorKind, StoreId,
+    StoreId,
     redlock::{Config, change_nodes},
 };
 use leasehold_testbed::{PgBouncer, Proxy, Redis, RedisOptions};
@@ -199,8 +199,8 @@ impl Nemesis<'_> {
                     println!("list {} has {} nodes", changed.number, changed.nodes.len());
                     return !changed.without_vote.is_empty();
                 }
-                // Servers may be away.
-                Ok(Err(error)) if error.kind() == ErrorKind::Unavailable => sleep(AGAIN).await,
+                // Servers may be away, also while they answer.
+                Ok(Err(error)) if error.is_retryable() => sleep(AGAIN).await,
                 Ok(Err(error)) => panic!("changing the list of nodes: {error}"),
                 Err(_) => {}
             }
