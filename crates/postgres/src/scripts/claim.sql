@@ -7,7 +7,7 @@ CREATE OR REPLACE FUNCTION leasehold.claim_1(
     OUT what text, OUT a_seq bigint, OUT a_token bigint, OUT a_turns integer, OUT a_sent bigint, OUT a_ttl bigint,
     OUT who_label bytea, OUT who_token bigint, OUT who_for bigint, OUT waiters integer, OUT ahead bigint, OUT nap bigint, OUT waited bigint,
     OUT theirs bigint, OUT channels text[], OUT payloads text[]
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET row_security = off AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET jit = off SET row_security = off AS $$
 DECLARE
     l leasehold.lines;
     p leasehold.place;
@@ -173,7 +173,7 @@ CREATE OR REPLACE FUNCTION leasehold.claim_all_1(
 ) RETURNS TABLE (
     what text, nr integer, a_seq bigint, a_token bigint, a_turns integer, a_sent bigint, a_ttl bigint,
     who_label bytea, who_token bigint, who_for bigint, waiters integer, channels text[], payloads text[]
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET row_security = off AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET jit = off SET row_security = off AS $$
 DECLARE
     l leasehold.lines;
     p leasehold.place;
@@ -217,7 +217,7 @@ BEGIN
             SELECT r.channels, r.payloads INTO to_channels, to_payloads FROM leasehold.notify_observers_1(p_names[i], to_channels, to_payloads) r;
         END IF;
         IF s.holders > 0 OR s.waits IS NOT NULL THEN
-            SELECT * INTO p FROM leasehold.place t WHERE t.claim = p_claims[i] AND t.name = p_names[i];
+            SELECT * INTO p FROM leasehold.place t WHERE t.claim = p_claims[i] AND t.name || ''::text = p_names[i];
             IF NOT FOUND OR p.token IS NULL OR p.until <= now OR p.parted THEN
                 RETURN QUERY SELECT 'busy', i, NULL::bigint, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint,
                     s.who_label, s.who_token, (extract(epoch FROM now - s.who_since) * 1000)::bigint,

@@ -1,4 +1,7 @@
--- What the verbs share. Here and there everything of the schema is called by its full name, and no argument leaves its type to be guessed: what
+-- What the verbs share. Each verb plans its statements once per connection, for any parameters and without a scan of a whole table: statistics of
+-- tables whose few rows change all the time say nothing. A place is searched by its claim, or by its name and number. With conditions on both, the
+-- server takes either index, and the entries of a name are as many as the places that it has had since the last vacuum. `name || ''` is in no index.
+-- Everything of the schema is called by its full name, here and in the verbs, and no argument leaves its type to be guessed: what
 -- somebody else may have put into the schema is never found instead.
 -- These functions are not for clients: they run with the rights of the verb that calls them. So the types of their
 -- variables are named with their schemas: a client that executes one itself, under a search_path of its own, would choose them for its

@@ -2,7 +2,7 @@
 -- circle. Answers for each: 1 renewed, as it is now; 0 gone; 2 somebody is at that row, ask once more.
 CREATE OR REPLACE FUNCTION leasehold.renew_1(p_claims uuid[], p_tokens bigint[], p_ttls bigint[], p_sent bigint, p_patience integer)
 RETURNS TABLE (nr bigint, state integer, a_seq bigint, a_token bigint, a_turns integer, a_sent bigint, a_ttl bigint)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET row_security = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET jit = off SET row_security = off AS $$
 DECLARE
     ms CONSTANT interval := '1 millisecond';
     now timestamptz;
@@ -15,7 +15,7 @@ BEGIN
     now := clock_timestamp();
     SELECT array_agg(r.claim) INTO locked FROM (
         SELECT t.claim FROM unnest(p_claims, p_tokens) a(claim, token) JOIN leasehold.place t ON t.claim = a.claim
-        WHERE t.until > now AND NOT t.parted AND (a.token = 0 OR t.token >= a.token)
+        WHERE t.claim = ANY (p_claims) AND t.until > now AND NOT t.parted AND (a.token = 0 OR t.token >= a.token)
         FOR NO KEY UPDATE OF t SKIP LOCKED
     ) r;
     -- An end that is farther away than a lease from now on is a clock's that was ahead.
@@ -31,13 +31,14 @@ BEGIN
             WHEN t.until > now AND NOT t.parted AND (a.token = 0 OR t.token >= a.token) THEN 2
             ELSE 0
         END, t.seq, t.token, t.turns, t.sent, t.ttl
-        FROM unnest(p_claims, p_tokens) WITH ORDINALITY a(claim, token, nr) LEFT JOIN leasehold.place t ON t.claim = a.claim ORDER BY a.nr;
+        FROM unnest(p_claims, p_tokens) WITH ORDINALITY a(claim, token, nr) LEFT JOIN leasehold.place t
+            ON t.claim = a.claim AND t.claim = ANY (p_claims) ORDER BY a.nr;
 END $$;
 
 -- Withdraws a claim. Answers `done`; `none` if there was none; `pinned` if a user's transaction keeps it until its end.
 CREATE OR REPLACE FUNCTION leasehold.release_1(
     p_name text, p_claim uuid, p_patience integer, OUT what text, OUT channels text[], OUT payloads text[]
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET row_security = off AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET jit = off SET row_security = off AS $$
 DECLARE
     l leasehold.lines;
     p leasehold.place;
@@ -53,7 +54,7 @@ BEGIN
     UPDATE leasehold.lines t SET size = 0, used = clock_timestamp() WHERE t.name = p_name AND t.size = 1;
     IF FOUND THEN
         DELETE FROM leasehold.place t WHERE t.ctid = (
-            SELECT t.ctid FROM leasehold.place t WHERE t.claim = p_claim AND t.name = p_name FOR UPDATE SKIP LOCKED
+            SELECT t.ctid FROM leasehold.place t WHERE t.claim = p_claim AND t.name || ''::text = p_name FOR UPDATE SKIP LOCKED
         ) RETURNING t.token IS NOT NULL AND EXISTS (SELECT FROM leasehold.observer o WHERE o.name = p_name) INTO changed;
         IF FOUND THEN
             what := 'done';
@@ -70,7 +71,7 @@ BEGIN
         changed := false;
     END IF;
     l := leasehold.lock_1(p_name, false);
-    SELECT * INTO p FROM leasehold.place t WHERE t.claim = p_claim AND t.name = p_name;
+    SELECT * INTO p FROM leasehold.place t WHERE t.claim = p_claim AND t.name || ''::text = p_name;
     IF NOT FOUND THEN
         RETURN;
     END IF;
@@ -93,7 +94,7 @@ END $$;
 -- Lets a hold end by itself, so many milliseconds from now. Nothing extends it. A waiter is withdrawn.
 CREATE OR REPLACE FUNCTION leasehold.release_after_1(
     p_name text, p_claim uuid, p_rest bigint, p_patience integer, OUT what text, OUT channels text[], OUT payloads text[]
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET row_security = off AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET jit = off SET row_security = off AS $$
 DECLARE
     p leasehold.place;
     ms CONSTANT interval := '1 millisecond';
@@ -105,7 +106,7 @@ BEGIN
     END IF;
     channels := '{}'; payloads := '{}'; what := 'none';
     PERFORM leasehold.lock_1(p_name, false);
-    SELECT * INTO p FROM leasehold.place t WHERE t.claim = p_claim AND t.name = p_name FOR NO KEY UPDATE;
+    SELECT * INTO p FROM leasehold.place t WHERE t.claim = p_claim AND t.name || ''::text = p_name FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RETURN;
     ELSIF p.token IS NULL THEN
@@ -129,7 +130,7 @@ END $$;
 -- in the way until that transaction ends: if it was over before, the answer is `pinned` with that transaction.
 CREATE OR REPLACE FUNCTION leasehold.evict_1(
     p_name text, p_token bigint, p_patience integer, OUT what text, OUT channels text[], OUT payloads text[]
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET row_security = off AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET jit = off SET row_security = off AS $$
 DECLARE
     l leasehold.lines;
     p leasehold.place;
@@ -163,7 +164,7 @@ END $$;
 -- The live places of a name in their order, and holds whose lease has ended and that a transaction keeps.
 CREATE OR REPLACE FUNCTION leasehold.inspect_1(p_name text)
 RETURNS TABLE (mode smallint, n bigint, of bigint, token bigint, label bytea, since bigint)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET row_security = off AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET jit = off SET row_security = off AS $$
     SELECT t.mode, t.n, t.of, t.token, t.label || convert_to(coalesce(k.kept, ''), 'UTF8'), (extract(epoch FROM t.since) * 1000)::bigint
     FROM leasehold.place t CROSS JOIN LATERAL (
         SELECT CASE WHEN t.token IS NOT NULL AND t.until <= clock_timestamp() THEN leasehold.keeper_1(t.xmax) END AS kept
@@ -175,7 +176,7 @@ $$;
 
 -- The names with this beginning that are held or waited for, in the order of their bytes, after `p_after`.
 CREATE OR REPLACE FUNCTION leasehold.list_1(p_prefix text, p_after text, p_limit bigint) RETURNS SETOF text
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET row_security = off AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET jit = off SET row_security = off AS $$
 DECLARE
     found_one text;
     beyond text := p_after;
@@ -282,7 +283,7 @@ END $$;
 -- that. A transaction that does nothing for longer than its shortest lease is ended by the server, and so is one whose client takes none
 -- of its rows, or has gone with its machine: a connection over TCP is given up then.
 CREATE OR REPLACE FUNCTION leasehold.held(p_name text, p_token bigint) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET row_security = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET jit = off SET row_security = off AS $$
 DECLARE
     lease bigint;
     -- In milliseconds. Their greatest value is 24 days; 0 is none.
