@@ -8,8 +8,7 @@ DECLARE
     now timestamptz;
     locked uuid[];
 BEGIN
-    PERFORM leasehold.enter_1(p_patience);
-    IF (1 <= ALL (p_ttls) AND 31622400000000 >= ALL (p_ttls)) IS NOT TRUE THEN
+    IF (leasehold.enters_1(p_patience) AND 1 <= ALL (p_ttls) AND 31622400000000 >= ALL (p_ttls)) IS NOT TRUE THEN
         PERFORM leasehold.refuse_1('renew_1'::text);
     END IF;
     now := clock_timestamp();
@@ -44,20 +43,21 @@ DECLARE
     p leasehold.place;
     s record;
     now timestamptz;
-    changed boolean := false;
+    changed boolean;
     -- A user's own transaction that has written is stored as it says.
     alone CONSTANT boolean := txid_current_if_assigned() IS NULL;
 BEGIN
-    PERFORM leasehold.enter_1(p_patience);
-    channels := '{}'; payloads := '{}'; what := 'none';
+    IF leasehold.enters_1(p_patience) IS NOT TRUE THEN
+        PERFORM leasehold.refuse_1('release_1'::text);
+    END IF;
     -- The short way: it is the only one, and nobody is at it.
     UPDATE leasehold.lines t SET size = 0, used = clock_timestamp() WHERE t.name = p_name AND t.size = 1;
     IF FOUND THEN
         DELETE FROM leasehold.place t WHERE t.ctid = (
             SELECT t.ctid FROM leasehold.place t WHERE t.claim = p_claim AND t.name || ''::text = p_name FOR UPDATE SKIP LOCKED
-        ) RETURNING t.token IS NOT NULL AND EXISTS (SELECT FROM leasehold.observer o WHERE o.name = p_name) INTO changed;
+        ) RETURNING 'done', '{}'::text[], '{}'::text[], t.token IS NOT NULL AND EXISTS (SELECT FROM leasehold.observer o WHERE o.name = p_name)
+            INTO what, channels, payloads, changed;
         IF FOUND THEN
-            what := 'done';
             IF changed THEN
                 SELECT r.channels, r.payloads INTO channels, payloads FROM leasehold.notify_observers_1(p_name, channels, payloads) r;
             ELSIF alone THEN
@@ -68,8 +68,8 @@ BEGIN
             RETURN;
         END IF;
         UPDATE leasehold.lines t SET size = 1 WHERE t.name = p_name;
-        changed := false;
     END IF;
+    channels := '{}'; payloads := '{}'; what := 'none'; changed := false;
     l := leasehold.lock_1(p_name, false);
     SELECT * INTO p FROM leasehold.place t WHERE t.claim = p_claim AND t.name || ''::text = p_name;
     IF NOT FOUND THEN
@@ -83,7 +83,7 @@ BEGIN
     ELSE
         what := 'pinned';
     END IF;
-    SELECT * INTO s FROM leasehold.settle_1(p_name, NULL::uuid, now, l.head, l.size, l.token);
+    s := leasehold.settle_1(p_name, NULL::uuid, now, l.head, l.size, l.token);
     UPDATE leasehold.lines t SET head = s.l_head, size = s.l_size, token = s.l_token, used = now WHERE t.name = p_name;
     channels := s.channels; payloads := s.payloads;
     IF changed OR s.changed THEN
@@ -100,8 +100,7 @@ DECLARE
     ms CONSTANT interval := '1 millisecond';
     now timestamptz;
 BEGIN
-    PERFORM leasehold.enter_1(p_patience);
-    IF (p_rest BETWEEN 0 AND 31622400000000) IS NOT TRUE THEN
+    IF (leasehold.enters_1(p_patience) AND p_rest BETWEEN 0 AND 31622400000000) IS NOT TRUE THEN
         PERFORM leasehold.refuse_1('release_after_1'::text);
     END IF;
     channels := '{}'; payloads := '{}'; what := 'none';
@@ -137,7 +136,9 @@ DECLARE
     s record;
     now timestamptz;
 BEGIN
-    PERFORM leasehold.enter_1(p_patience);
+    IF leasehold.enters_1(p_patience) IS NOT TRUE THEN
+        PERFORM leasehold.refuse_1('evict_1'::text);
+    END IF;
     channels := '{}'; payloads := '{}'; what := 'none';
     l := leasehold.lock_1(p_name, false);
     SELECT * INTO p FROM leasehold.place t WHERE t.name = p_name AND t.seq >= l.head AND t.token <= p_token AND p_token < t.token + t.turns
@@ -152,7 +153,7 @@ BEGIN
     IF leasehold.remove_1(p_name, p.seq) THEN
         l.size := l.size - 1;
     END IF;
-    SELECT * INTO s FROM leasehold.settle_1(p_name, NULL::uuid, now, l.head, l.size, l.token);
+    s := leasehold.settle_1(p_name, NULL::uuid, now, l.head, l.size, l.token);
     UPDATE leasehold.lines t SET head = s.l_head, size = s.l_size, token = s.l_token, used = now WHERE t.name = p_name;
     channels := s.channels; payloads := s.payloads;
     IF p.client <> '' THEN
@@ -219,8 +220,7 @@ DECLARE
     l leasehold.lines;
     s record;
 BEGIN
-    PERFORM leasehold.enter_1(1000);
-    IF (p_pause BETWEEN 1000 AND 31622400000000 AND p_most BETWEEN 1 AND 1000) IS NOT TRUE THEN
+    IF (leasehold.enters_1(1000) AND p_pause BETWEEN 1000 AND 31622400000000 AND p_most BETWEEN 1 AND 1000) IS NOT TRUE THEN
         PERFORM leasehold.refuse_1('sweep_1'::text);
     END IF;
     -- After the first sweep no sweep waits for a row: otherwise a transaction that somebody leaves open would stop all of them.
@@ -237,7 +237,7 @@ BEGIN
         ) LIMIT 100 LOOP
         SELECT * INTO l FROM leasehold.lines t WHERE t.name = n FOR UPDATE SKIP LOCKED;
         IF FOUND THEN
-            SELECT * INTO s FROM leasehold.settle_1(n, NULL::uuid, now, l.head, l.size, l.token);
+            s := leasehold.settle_1(n, NULL::uuid, now, l.head, l.size, l.token);
             UPDATE leasehold.lines t SET head = s.l_head, size = s.l_size, token = s.l_token WHERE t.name = n;
         END IF;
     END LOOP;
@@ -266,8 +266,7 @@ $$;
 CREATE OR REPLACE FUNCTION leasehold.raise_1(p_number bigint, p_patience integer) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET row_security = off AS $$
 BEGIN
-    PERFORM leasehold.enter_1(p_patience);
-    IF (p_number BETWEEN 0 AND 4611686018427387904) IS NOT TRUE THEN
+    IF (leasehold.enters_1(p_patience) AND p_number BETWEEN 0 AND 4611686018427387904) IS NOT TRUE THEN
         PERFORM leasehold.refuse_1('raise_1'::text);
     END IF;
     INSERT INTO leasehold.meta DEFAULT VALUES ON CONFLICT DO NOTHING;
