@@ -7,12 +7,13 @@ use std::time::Duration;
 use leasehold_core::ErrorKind::Unavailable;
 use leasehold_core::backend::{Claim, Claimed, ClaimedAll, Mode, Moment, Waiting};
 use leasehold_core::{Error, FencingToken, Result};
-use tokio_postgres::Row;
 
 use self::shared::Shared;
+use crate::client::answer::Row;
 use crate::client::request::Request;
-use crate::entry::{self, Granted, contention, get, ids, place, stamp};
+use crate::entry::{self, Granted, contention, get, place, stamp};
 use crate::error::{Failure, junk};
+use crate::scripts::CLAIMED;
 
 /// The interval in which the first waiter polls where no notifications arrive: at first, and after
 /// a long wait.
@@ -24,7 +25,7 @@ impl Shared {
         let sent = Moment::now();
         let floor = entry::floor(claim)?;
         let request = entry::claim(
-            Request::new(&self.statements.claim),
+            Request::new(&self.statements.claim).fields(&CLAIMED),
             claim,
             sent,
             self.channel(),
@@ -90,7 +91,7 @@ impl Shared {
             .collect::<Result<Vec<_>>>()?;
         let request = Request::new(&self.statements.claim_all)
             .texts(claims.iter().map(|claim| claim.name.to_string()).collect())
-            .texts(ids(claims.iter().map(|claim| claim.id)))
+            .ids(claims.iter().map(|claim| claim.id))
             .int(entry::turns(first))
             .number(entry::ttl(first))
             .bytes(first.label.as_bytes())

@@ -2,11 +2,12 @@
 //! locks.
 //!
 //! `link` is one connection and `secure` its TLS. `pool` has several connections and limits each
-//! request. `request` is a statement with its parameters. `listener` listens to notifications, and
+//! request. `request` is a statement with its parameters, and `answer` a row of its answer. `listener` listens to notifications, and
 //! `notify_queue` sends them. `identity` compares servers. `install` checks the server at the start, and installs the schema.
 //!
 //! It re-exports the crate [`tokio_postgres`] in the version that this store uses.
 
+pub(crate) mod answer;
 pub(crate) mod identity;
 pub(crate) mod install;
 pub(crate) mod link;

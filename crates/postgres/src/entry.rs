@@ -3,11 +3,11 @@
 use std::time::{Duration, SystemTime};
 
 use leasehold_core::backend::Raises;
-use leasehold_core::backend::{Claim, ClaimId, Grant, Mode, Moment, Place, Validity, WaitPolicy};
+use leasehold_core::backend::{Claim, Grant, Mode, Moment, Place, Validity, WaitPolicy};
 use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Name, Participant, Result};
-use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
+use crate::client::answer::Row;
 use crate::client::request::Request;
 use crate::error::junk;
 
@@ -62,7 +62,7 @@ pub(crate) fn claim(request: Request, claim: &Claim, sent: Moment, channel: &str
     let (mode, n, of) = mode(claim.mode);
     request
         .text(claim.name.as_str())
-        .text(&claim.id.to_string())
+        .id(claim.id)
         .small(mode)
         .number(n)
         .number(of)
@@ -214,11 +214,6 @@ pub(crate) fn participant(row: &Row) -> Result<Participant> {
     })
 }
 
-/// The ids of claims as texts, for an array.
-pub(crate) fn ids(claims: impl Iterator<Item = ClaimId>) -> Vec<String> {
-    claims.map(|id| id.to_string()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -344,10 +339,5 @@ mod tests {
         );
         let fast = Claim::new("a", Mode::Exclusive, WaitPolicy::Fast, MIN_TTL, "me");
         assert_eq!((turns(&asked(MIN_TTL)), turns(&fast)), (1, 64));
-        let [one, two] = [ClaimId::fresh(), ClaimId::fresh()];
-        assert_eq!(
-            ids([one, two].into_iter()),
-            [one.to_string(), two.to_string()]
-        );
     }
 }

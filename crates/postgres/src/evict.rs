@@ -8,10 +8,12 @@ use crate::claim::shared::Shared;
 use crate::client::request::Request;
 use crate::entry::get;
 use crate::error::{Failure, junk};
+use crate::scripts::ENDED;
 
 impl Shared {
     pub(crate) async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
         let request = Request::new(&self.statements.evict)
+            .fields(&ENDED)
             .text(name.as_str())
             .number(token.as_i64());
         let rows = self.call(request.int(self.patience())).await?;

@@ -11,19 +11,22 @@ use crate::claim::shared::Shared;
 use crate::client::request::Request;
 use crate::entry::{get, millis};
 use crate::error::{Failure, junk};
+use crate::scripts::ENDED;
 
 impl Shared {
     pub(crate) async fn release(&self, claim: &Claim) -> Result<()> {
         let request = Request::new(&self.statements.release)
+            .fields(&ENDED)
             .text(claim.name.as_str())
-            .text(&claim.id.to_string());
+            .id(claim.id);
         self.withdraw(request.int(self.patience())).await
     }
 
     pub(crate) async fn release_after(&self, claim: &Claim, rest: Duration) -> Result<()> {
         let request = Request::new(&self.statements.release_after)
+            .fields(&ENDED)
             .text(claim.name.as_str())
-            .text(&claim.id.to_string());
+            .id(claim.id);
         self.withdraw(request.number(millis(rest)).int(self.patience()))
             .await
     }

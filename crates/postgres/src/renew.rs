@@ -6,7 +6,7 @@ use leasehold_core::{FencingToken, Loss, Result};
 
 use crate::claim::shared::Shared;
 use crate::client::request::Request;
-use crate::entry::{self, Granted, get, ids, stamp, validity};
+use crate::entry::{self, Granted, get, stamp, validity};
 use crate::error::{Failure, junk};
 
 /// The number of places that one request renews at most.
@@ -52,7 +52,7 @@ impl Shared {
             self.hearing.needed_for(longest);
         }
         let request = Request::new(&self.statements.renew)
-            .texts(ids(leases.iter().map(|lease| lease.claim.id)))
+            .ids(leases.iter().map(|lease| lease.claim.id))
             .numbers(
                 leases
                     .iter()

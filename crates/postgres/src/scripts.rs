@@ -131,22 +131,54 @@ pub(crate) fn check_schema(name: &str) -> Result<()> {
     Err(Error::new(ErrorKind::Invalid, what))
 }
 
-/// The column in which an answer repeats the number of its request.
+/// The columns in which an answer repeats the schema and the number of its request.
+pub(crate) const HOME: &str = "home";
 pub(crate) const ASKED: &str = "asked";
+/// The column with the record that a function returns.
+pub(crate) const ANSWER: &str = "answer";
 
-/// A call of a function in this schema, with one parameter for each of these casts. One more
-/// parameter is the number that the answer repeats after the name of the schema.
-pub(crate) fn call(schema: &str, function: &str, casts: &[&str]) -> String {
-    let parameters: Vec<String> = casts
-        .iter()
-        .enumerate()
-        .map(|(i, cast)| format!("${}{cast}", i + 1))
-        .collect();
-    format!(
-        "SELECT '{schema} '::pg_catalog.text OPERATOR(pg_catalog.||) ${}::pg_catalog.text AS {ASKED}, * FROM {schema}.{function}({})",
-        casts.len() + 1,
-        parameters.join(", ")
-    )
+/// The fields of the record that `claim_1` returns.
+pub(crate) const CLAIMED: [&str; 16] = [
+    "what",
+    "a_seq",
+    "a_token",
+    "a_turns",
+    "a_sent",
+    "a_ttl",
+    "who_label",
+    "who_token",
+    "who_for",
+    "waiters",
+    "ahead",
+    "nap",
+    "waited",
+    "theirs",
+    "channels",
+    "payloads",
+];
+/// The fields of the records that `release_1`, `release_after_1` and `evict_1` return.
+pub(crate) const ENDED: [&str; 3] = ["what", "channels", "payloads"];
+
+/// The call of a function in this schema that returns one record. One more parameter is the number
+/// that the answer repeats beside the name of the schema.
+pub(crate) fn answer_of(schema: &str, function: &str, parameters: usize) -> String {
+    let [asked, call] = asked_call(schema, function, parameters);
+    format!("SELECT {asked}, {call} AS {ANSWER}")
+}
+
+/// The call of a function in this schema that returns rows. Each repeats the number of the request,
+/// which is one more parameter, beside the name of the schema.
+pub(crate) fn rows_of(schema: &str, function: &str, parameters: usize) -> String {
+    let [asked, call] = asked_call(schema, function, parameters);
+    format!("SELECT {asked}, * FROM {call}")
+}
+
+fn asked_call(schema: &str, function: &str, parameters: usize) -> [String; 2] {
+    let all: Vec<String> = (1..=parameters).map(|nth| format!("${nth}")).collect();
+    [
+        format!("'{schema}' AS {HOME}, ${} AS {ASKED}", parameters + 1),
+        format!("{schema}.{function}({})", all.join(", ")),
+    ]
 }
 
 #[cfg(test)]
@@ -185,6 +217,24 @@ mod tests {
         );
     }
 
+    #[test]
+    fn records_have_the_fields_that_are_read_from_them() {
+        let scripts = PARTS.concat();
+        for (function, fields) in [
+            ("claim_1", &CLAIMED[..]),
+            ("release_1", &ENDED),
+            ("release_after_1", &ENDED),
+            ("evict_1", &ENDED),
+        ] {
+            let begin = format!(" FUNCTION leasehold.{function}(");
+            let (_, made) = scripts.split_once(&begin).unwrap();
+            let (parameters, _) = made.split_once(" LANGUAGE ").unwrap();
+            let out = parameters.split("OUT ").skip(1);
+            let names: Vec<&str> = out.map(|it| it.split(' ').next().unwrap()).collect();
+            assert_eq!(names, fields, "{function}");
+        }
+    }
+
     /// An installed schema is updated only by a greater revision.
     #[test]
     fn other_scripts_are_another_revision() {
@@ -197,7 +247,7 @@ mod tests {
         let what = "the scripts have changed: raise REVISION if a release has this one, and write this hash here";
         assert_eq!(
             (REVISION, format!("{hash:016x}").as_str()),
-            (1, "5d62eaba89a55e54"),
+            (1, "a351f9407e7e7a54"),
             "{what}"
         );
     }
@@ -214,8 +264,12 @@ mod tests {
             assert_eq!(migration(bad).unwrap_err().kind(), ErrorKind::Invalid);
         }
         assert_eq!(
-            call("s", "f_1", &["", "::uuid"]),
-            "SELECT 's '::pg_catalog.text OPERATOR(pg_catalog.||) $3::pg_catalog.text AS asked, * FROM s.f_1($1, $2::uuid)"
+            answer_of("s", "f_1", 2),
+            "SELECT 's' AS home, $3 AS asked, s.f_1($1, $2) AS answer"
+        );
+        assert_eq!(
+            rows_of("s", "f_1", 0),
+            "SELECT 's' AS home, $1 AS asked, * FROM s.f_1()"
         );
     }
 }

@@ -8,8 +8,8 @@ use leasehold_core::backend::{ClaimId, Notifier};
 use leasehold_core::support::{Background, Signal, locked};
 use leasehold_core::{Error, Result};
 use tokio::time::{MissedTickBehavior, interval};
-use tokio_postgres::Row;
 
+use crate::client::answer::Row;
 use crate::client::identity::DatabaseIdentity;
 use crate::client::install::{install, prepare, refusal, why_refused};
 use crate::client::listener::{self, Hearing, Listener};
@@ -20,7 +20,7 @@ use crate::config::{Config, Listen};
 use crate::entry::{get, millis};
 use crate::error::Failure;
 use crate::observe::Observers;
-use crate::scripts::call;
+use crate::scripts::{answer_of, rows_of};
 
 /// The longest time that a verb waits for a row.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -64,25 +64,21 @@ pub(crate) struct Statements {
 
 impl Statements {
     fn new(schema: &str) -> Statements {
-        let call = |function, casts: &[&str]| call(schema, function, casts).into();
-        let id = "::pg_catalog.text::pg_catalog.uuid";
-        let ids = "::pg_catalog.text[]::pg_catalog.uuid[]";
+        let one = |function, parameters| answer_of(schema, function, parameters).into();
+        let rows = |function, parameters| rows_of(schema, function, parameters).into();
         Statements {
-            claim: call(
-                "claim_1",
-                &["", id, "", "", "", "", "", "", "", "", "", "", ""],
-            ),
-            claim_all: call("claim_all_1", &["", ids, "", "", "", "", "", "", ""]),
-            renew: call("renew_1", &[ids, "", "", "", ""]),
-            release: call("release_1", &["", id, ""]),
-            release_after: call("release_after_1", &["", id, "", ""]),
-            evict: call("evict_1", &["", "", ""]),
-            inspect: call("inspect_1", &[""]),
-            list: call("list_1", &["", "", ""]),
+            claim: one("claim_1", 13),
+            claim_all: rows("claim_all_1", 9),
+            renew: rows("renew_1", 5),
+            release: one("release_1", 3),
+            release_after: one("release_after_1", 4),
+            evict: one("evict_1", 3),
+            inspect: rows("inspect_1", 1),
+            list: rows("list_1", 3),
             observe: format!("SELECT {schema}.observe_1($1, $2, $3)").into(),
             sweep: format!("SELECT {schema}.sweep_1($1, $2)").into(),
-            mark: call("mark_1", &[]),
-            raise: call("raise_1", &["", ""]),
+            mark: rows("mark_1", 0),
+            raise: rows("raise_1", 2),
         }
     }
 }
@@ -276,7 +272,7 @@ impl Shared {
     /// The error for a function that was refused, with the remedy, if the server can tell the
     /// reason.
     async fn why_refused(&self, sql: &str) -> Option<Error> {
-        let call = sql.split_once(&format!(" FROM {}.", self.config.schema));
+        let call = sql.split_once(&format!(" {}.", self.config.schema));
         let (function, _) = call?.1.split_once('(')?;
         let asked = why_refused(&self.config.schema, function);
         let rows = self.pool.call(asked).await.ok()?;

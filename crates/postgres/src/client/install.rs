@@ -6,8 +6,8 @@ use std::time::Duration;
 use leasehold_core::ErrorKind::{Ambiguous, Denied, Unavailable, Unsupported};
 use leasehold_core::{Error, Result};
 use tokio::time::timeout;
-use tokio_postgres::Row;
 
+use crate::client::answer::Row;
 use crate::client::link::Link;
 use crate::client::request::Request;
 use crate::config::Config;

@@ -20,8 +20,9 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_postgres::config::SslMode;
 
-use tokio_postgres::{AsyncMessage, Client, Config as Settings, NoTls, Notification, Row};
+use tokio_postgres::{AsyncMessage, Client, Config as Settings, NoTls, Notification};
 
+use crate::client::answer::Row;
 use crate::client::identity::{DatabaseIdentity, ROLE, Who};
 use crate::client::request::Request;
 use crate::config::Server;
@@ -168,9 +169,7 @@ impl Link {
         request: &Request,
         limit: Duration,
     ) -> Result<Vec<Row>, Failure> {
-        let parameters = request.parameters();
-        self.answered(self.client.query_typed(&request.sql, &parameters), limit)
-            .await
+        self.answered(request.ask(&self.client), limit).await
     }
 
     /// Sends a request in a transaction of the isolation level that locks need, for sessions with
@@ -181,11 +180,10 @@ impl Link {
         request: &Request,
         limit: Duration,
     ) -> Result<Vec<Row>, Failure> {
-        let parameters = request.parameters();
         let all = join3(
             self.client
                 .batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED"),
-            self.client.query_typed(&request.sql, &parameters),
+            request.ask(&self.client),
             self.client.batch_execute("COMMIT"),
         );
         let committed = all.map(|(begun, answer, committed)| {

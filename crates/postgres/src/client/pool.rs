@@ -26,8 +26,8 @@ use leasehold_net::Host;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::timeout;
-use tokio_postgres::Row;
 
+use crate::client::answer::Row;
 use crate::client::link::Link;
 use crate::client::request::Request;
 use crate::config::{Config, Server};

@@ -7,62 +7,63 @@ CREATE OR REPLACE FUNCTION leasehold.claim_1(
     OUT what text, OUT a_seq bigint, OUT a_token bigint, OUT a_turns integer, OUT a_sent bigint, OUT a_ttl bigint,
     OUT who_label bytea, OUT who_token bigint, OUT who_for bigint, OUT waiters integer, OUT ahead bigint, OUT nap bigint, OUT waited bigint,
     OUT theirs bigint, OUT channels text[], OUT payloads text[]
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET row_security = off AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET jit = off SET row_security = off AS $$
 DECLARE
     l leasehold.lines;
     p leasehold.place;
     s record;
-    ms CONSTANT interval := '1 millisecond';
+    ms CONSTANT interval := interval '1 millisecond';
     -- When the line was locked, by which others are judged, and when the claim's own place was.
     now timestamptz;
     own timestamptz;
-    changed boolean := false;
-    to_channels text[] := '{}';
-    to_payloads text[] := '{}';
+    changed boolean;
+    to_channels text[];
+    to_payloads text[];
 BEGIN
-    PERFORM leasehold.enter_1(p_patience);
-    IF (leasehold.fits_1(p_name, p_client, p_turns, p_ttl, p_label, p_floor) AND p_mode BETWEEN 0 AND 2 AND p_n BETWEEN 1 AND p_of AND p_of <= 4294967295) IS NOT TRUE THEN
+    IF (leasehold.enters_1(p_patience) AND leasehold.fits_1(p_name, p_client, p_turns, p_ttl, p_label, p_floor) AND p_mode BETWEEN 0 AND 2 AND p_n BETWEEN 1 AND p_of AND p_of <= 4294967295) IS NOT TRUE THEN
         PERFORM leasehold.refuse_1('claim_1'::text);
     END IF;
-    channels := '{}'; payloads := '{}';
     -- The short way: nobody has or wants it, and it has been had, so its token is above the floor. Where this waits for the row, the condition is asked anew of what it is then, and so is the clock.
     UPDATE leasehold.lines t SET seq = t.seq + 1, head = t.seq + 1, size = 1, used = clock_timestamp(),
         token = leasehold.next_1(t.token, p_floor, clock_timestamp()) + p_turns - 1
         WHERE t.name = p_name AND t.size = 0 AND t.token > 0
         RETURNING t.seq, t.token - p_turns + 1, t.used INTO a_seq, a_token, now;
     IF FOUND THEN
-        INSERT INTO leasehold.place (name, seq, claim, mode, n, of, turns, token, client, label, since, ttl, until, sent, said) VALUES (
+        INSERT INTO leasehold.place AS t (name, seq, claim, mode, n, of, turns, token, client, label, since, ttl, until, sent, said) VALUES (
             p_name, a_seq, p_claim, p_mode, p_n, p_of, p_turns, a_token, p_client, p_label, now, p_ttl, now + p_ttl * ms, p_sent, p_sent
-        ) RETURNING EXISTS (SELECT FROM leasehold.observer o WHERE o.name = p_name) INTO changed;
-        what := 'granted'; a_turns := p_turns; a_sent := p_sent; a_ttl := p_ttl;
+        ) RETURNING 'granted', t.turns, t.sent, t.ttl, '{}'::text[], '{}'::text[], EXISTS (SELECT FROM leasehold.observer o WHERE o.name = p_name)
+            INTO what, a_turns, a_sent, a_ttl, channels, payloads, changed;
         IF changed THEN
             SELECT r.channels, r.payloads INTO channels, payloads FROM leasehold.notify_observers_1(p_name, channels, payloads) r;
         END IF;
         RETURN;
     END IF;
+    channels := '{}'; payloads := '{}'; to_channels := '{}'; to_payloads := '{}'; changed := false;
 
-    IF NOT p_queue AND NOT EXISTS (SELECT FROM leasehold.place t WHERE t.claim = p_claim) THEN
-        -- A live holder at the head is seen without a lock, and nothing is written.
+    IF NOT p_queue THEN
+        -- A live holder at the head is seen without a lock, and nothing is written, unless the claim has a place already.
         SELECT * INTO l FROM leasehold.lines t WHERE t.name = p_name;
         SELECT * INTO p FROM leasehold.place t WHERE t.name = p_name AND t.seq >= l.head ORDER BY t.seq LIMIT 1;
         now := clock_timestamp();
-        IF FOUND AND p.token IS NOT NULL AND p.until > now AND p.until <= now + p.ttl * ms AND (p_mode = 0 OR p.mode <> p_mode)
-            AND NOT (p_mode = 2 AND EXISTS (
+        IF FOUND AND p.token IS NOT NULL AND p.until > now AND p.until <= now + p.ttl * ms AND (p_mode = 0 OR p.mode <> p_mode) THEN
+            IF NOT EXISTS (SELECT FROM leasehold.place t WHERE t.claim = p_claim) AND NOT (p_mode = 2 AND EXISTS (
                 SELECT FROM leasehold.place t WHERE t.name = p_name AND t.seq > p.seq AND t.mode = 2 AND t.of <> p_of
-            ))
-        THEN
-            what := 'busy'; who_label := p.label; who_token := p.token;
-            who_for := extract(epoch FROM now - p.since) * 1000;
-            waiters := l.size - CASE WHEN p.mode = 0 THEN 1 ELSE (
-                SELECT count(*) FROM leasehold.place t WHERE t.name = p_name AND t.seq >= p.seq AND t.token IS NOT NULL
-            ) END;
-            RETURN;
+            )) THEN
+                what := 'busy'; who_label := p.label; who_token := p.token;
+                who_for := extract(epoch FROM now - p.since) * 1000;
+                waiters := l.size - 1;
+                IF p.mode <> 0 THEN
+                    SELECT l.size - count(*) INTO waiters FROM leasehold.place t
+                        WHERE t.name = p_name AND t.seq >= p.seq AND t.token IS NOT NULL;
+                END IF;
+                RETURN;
+            END IF;
         END IF;
     END IF;
 
     l := leasehold.lock_1(p_name, true);
     now := clock_timestamp();
-    SELECT * INTO s FROM leasehold.settle_1(p_name, p_claim, now, l.head, l.size, l.token);
+    s := leasehold.settle_1(p_name, p_claim, now, l.head, l.size, l.token);
     -- No renewal is at it from here on: one that is, and that may give it a later end, is waited for.
     SELECT * INTO p FROM leasehold.place t WHERE t.claim = p_claim FOR NO KEY UPDATE;
     own := clock_timestamp();
@@ -73,7 +74,7 @@ BEGIN
             s.l_size := s.l_size - 1;
             p := NULL;
             changed := s.changed; to_channels := s.channels; to_payloads := s.payloads;
-            SELECT * INTO s FROM leasehold.settle_1(p_name, p_claim, now, s.l_head, s.l_size, s.l_token);
+            s := leasehold.settle_1(p_name, p_claim, now, s.l_head, s.l_size, s.l_token);
         ELSE
             what := 'pinned';
         END IF;
@@ -114,7 +115,7 @@ BEGIN
         what := CASE WHEN p.token IS NULL THEN 'waiting' ELSE 'granted' END;
         changed := changed OR s.changed; to_channels := to_channels || s.channels; to_payloads := to_payloads || s.payloads;
         -- Those behind a hold that is shared now, and the end of this one's own lease.
-        SELECT * INTO s FROM leasehold.settle_1(p_name, p_claim, now, s.l_head, s.l_size, s.l_token);
+        s := leasehold.settle_1(p_name, p_claim, now, s.l_head, s.l_size, s.l_token);
     ELSIF what IS NULL THEN
         IF p_mode = 2 THEN
             SELECT t.of INTO theirs FROM leasehold.place t
@@ -173,7 +174,7 @@ CREATE OR REPLACE FUNCTION leasehold.claim_all_1(
 ) RETURNS TABLE (
     what text, nr integer, a_seq bigint, a_token bigint, a_turns integer, a_sent bigint, a_ttl bigint,
     who_label bytea, who_token bigint, who_for bigint, waiters integer, channels text[], payloads text[]
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET row_security = off AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET jit = off SET row_security = off AS $$
 DECLARE
     l leasehold.lines;
     p leasehold.place;
@@ -185,8 +186,7 @@ DECLARE
     to_channels text[] := '{}';
     to_payloads text[] := '{}';
 BEGIN
-    PERFORM leasehold.enter_1(p_patience);
-    IF (cardinality(p_names) = (SELECT count(DISTINCT a.name) FROM unnest(p_names) a(name)) AND cardinality(p_names) <= 1000
+    IF (leasehold.enters_1(p_patience) AND cardinality(p_names) = (SELECT count(DISTINCT a.name) FROM unnest(p_names) a(name)) AND cardinality(p_names) <= 1000
         AND (SELECT bool_and(leasehold.fits_1(a.name, p_client, p_turns, p_ttl, p_label, a.floor)) FROM unnest(p_names, p_floors) a(name, floor))) IS NOT TRUE THEN
         PERFORM leasehold.refuse_1('claim_all_1'::text);
     END IF;
@@ -210,14 +210,14 @@ BEGIN
         IF l.token = 0 THEN
             l.token := coalesce((SELECT t.floor FROM leasehold.meta t WHERE t.one), 0);
         END IF;
-        SELECT * INTO s FROM leasehold.settle_1(p_names[i], p_claims[i], now, l.head, l.size, l.token);
+        s := leasehold.settle_1(p_names[i], p_claims[i], now, l.head, l.size, l.token);
         UPDATE leasehold.lines t SET head = s.l_head, size = s.l_size, token = s.l_token, used = now WHERE t.name = p_names[i];
         to_channels := to_channels || s.channels; to_payloads := to_payloads || s.payloads;
         IF s.changed THEN
             SELECT r.channels, r.payloads INTO to_channels, to_payloads FROM leasehold.notify_observers_1(p_names[i], to_channels, to_payloads) r;
         END IF;
         IF s.holders > 0 OR s.waits IS NOT NULL THEN
-            SELECT * INTO p FROM leasehold.place t WHERE t.claim = p_claims[i] AND t.name = p_names[i];
+            SELECT * INTO p FROM leasehold.place t WHERE t.claim = p_claims[i] AND t.name || ''::text = p_names[i];
             IF NOT FOUND OR p.token IS NULL OR p.until <= now OR p.parted THEN
                 RETURN QUERY SELECT 'busy', i, NULL::bigint, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint,
                     s.who_label, s.who_token, (extract(epoch FROM now - s.who_since) * 1000)::bigint,

@@ -1,38 +1,39 @@
--- What the verbs share. Here and there everything of the schema is called by its full name, and no argument leaves its type to be guessed: what
+-- What the verbs share. Each verb plans its statements once per connection, for any parameters and without a scan of a whole table: statistics of
+-- tables whose few rows change all the time say nothing. A place is searched by its claim, or by its name and number. With conditions on both, the
+-- server takes either index, and the entries of a name are as many as the places that it has had since the last vacuum. `name || ''` is in no index.
+-- Everything of the schema is called by its full name, here and in the verbs, and no argument leaves its type to be guessed: what
 -- somebody else may have put into the schema is never found instead.
 -- These functions are not for clients: they run with the rights of the verb that calls them. So the types of their
 -- variables are named with their schemas: a client that executes one itself, under a search_path of its own, would choose them for its
 -- whole session, and what a domain checks is executed with those rights.
 
--- What each verb begins with. A snapshot older than the wait for a lock would show the line as it was; an acknowledged grant must survive
--- a crash; and `statement_timeout` does not cover what a commit waits for.
-CREATE OR REPLACE FUNCTION leasehold.enter_1(p_patience integer) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'leasehold needs READ COMMITTED' USING ERRCODE = '25001';
-    END IF;
-    IF current_setting('synchronous_commit') = 'off' THEN
-        PERFORM set_config('synchronous_commit', 'on', true);
-    END IF;
-    PERFORM set_config('lock_timeout', p_patience::text, true);
-END $$;
+-- What each verb begins with, and whether it may go on. A snapshot older than the wait for a lock would show the line as it was; an acknowledged
+-- grant must survive a crash; and `statement_timeout` does not cover what a commit waits for. This one and `fits_1` are single expressions of
+-- SQL, which the server puts in place of their calls.
+CREATE OR REPLACE FUNCTION leasehold.enters_1(p_patience integer) RETURNS boolean LANGUAGE sql VOLATILE AS $$
+    SELECT current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
+        AND (current_setting('synchronous_commit') <> 'off' OR set_config('synchronous_commit', 'on', true) = 'on')
+        AND set_config('lock_timeout', p_patience::text, true) IS NOT NULL
+$$;
 
 -- Whether a client of the store sends this. A role that may execute verbs is to leave nothing there that stops others, or ends the numbers of
 -- tokens: these stay far below the greatest that any store can be raised to, unless the role may raise all of them anyway.
 CREATE OR REPLACE FUNCTION leasehold.fits_1(p_name text, p_client text, p_turns integer, p_ttl bigint, p_label bytea, p_floor bigint)
-RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN coalesce(
+RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT coalesce(
         octet_length(p_name) BETWEEN 1 AND 2600 AND octet_length(p_client) <= 63 AND octet_length(p_label) <= 4096 AND p_turns BETWEEN 1 AND 1024
         AND p_ttl BETWEEN 1 AND 31622400000000 AND (p_floor IS NULL OR p_floor BETWEEN 0 AND 4503599627370496 OR p_floor BETWEEN 0 AND 4611686018427387904
             AND has_function_privilege(session_user, 'leasehold.raise_1(pg_catalog.int8, pg_catalog.int4)', 'EXECUTE')),
         false
-    );
-END $$;
+    )
+$$;
 
--- Refuses what no client of the store sends.
+-- Refuses to go on in another isolation level, or with what no client of the store sends.
 CREATE OR REPLACE FUNCTION leasehold.refuse_1(p_verb text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'leasehold needs READ COMMITTED' USING ERRCODE = '25001';
+    END IF;
     RAISE EXCEPTION 'an argument of % is out of its bounds', p_verb USING ERRCODE = 'LH004';
 END $$;
 

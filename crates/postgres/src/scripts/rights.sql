@@ -6,7 +6,7 @@ DECLARE
     o record;
 BEGIN
     FOR o IN SELECT p.oid::regprocedure::text AS name FROM pg_proc p WHERE p.pronamespace = home AND p.proname IN (
-        'protocol', 'revision', 'enter_1', 'fits_1', 'refuse_1', 'lock_1', 'remove_1', 'keeper_1', 'hex_1', 'next_1', 'settle_1', 'notify_observers_1', 'claim_1', 'claim_all_1', 'renew_1',
+        'protocol', 'revision', 'enters_1', 'fits_1', 'refuse_1', 'lock_1', 'remove_1', 'keeper_1', 'hex_1', 'next_1', 'settle_1', 'notify_observers_1', 'claim_1', 'claim_all_1', 'renew_1',
         'release_1', 'release_after_1', 'evict_1', 'inspect_1', 'list_1', 'observe_1', 'sweep_1', 'mark_1', 'raise_1', 'held'
     ) LOOP
         EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', o.name);

@@ -2,20 +2,19 @@
 -- circle. Answers for each: 1 renewed, as it is now; 0 gone; 2 somebody is at that row, ask once more.
 CREATE OR REPLACE FUNCTION leasehold.renew_1(p_claims uuid[], p_tokens bigint[], p_ttls bigint[], p_sent bigint, p_patience integer)
 RETURNS TABLE (nr bigint, state integer, a_seq bigint, a_token bigint, a_turns integer, a_sent bigint, a_ttl bigint)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET row_security = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET jit = off SET row_security = off AS $$
 DECLARE
     ms CONSTANT interval := '1 millisecond';
     now timestamptz;
     locked uuid[];
 BEGIN
-    PERFORM leasehold.enter_1(p_patience);
-    IF (1 <= ALL (p_ttls) AND 31622400000000 >= ALL (p_ttls)) IS NOT TRUE THEN
+    IF (leasehold.enters_1(p_patience) AND 1 <= ALL (p_ttls) AND 31622400000000 >= ALL (p_ttls)) IS NOT TRUE THEN
         PERFORM leasehold.refuse_1('renew_1'::text);
     END IF;
     now := clock_timestamp();
     SELECT array_agg(r.claim) INTO locked FROM (
         SELECT t.claim FROM unnest(p_claims, p_tokens) a(claim, token) JOIN leasehold.place t ON t.claim = a.claim
-        WHERE t.until > now AND NOT t.parted AND (a.token = 0 OR t.token >= a.token)
+        WHERE t.claim = ANY (p_claims) AND t.until > now AND NOT t.parted AND (a.token = 0 OR t.token >= a.token)
         FOR NO KEY UPDATE OF t SKIP LOCKED
     ) r;
     -- An end that is farther away than a lease from now on is a clock's that was ahead.
@@ -31,32 +30,34 @@ BEGIN
             WHEN t.until > now AND NOT t.parted AND (a.token = 0 OR t.token >= a.token) THEN 2
             ELSE 0
         END, t.seq, t.token, t.turns, t.sent, t.ttl
-        FROM unnest(p_claims, p_tokens) WITH ORDINALITY a(claim, token, nr) LEFT JOIN leasehold.place t ON t.claim = a.claim ORDER BY a.nr;
+        FROM unnest(p_claims, p_tokens) WITH ORDINALITY a(claim, token, nr) LEFT JOIN leasehold.place t
+            ON t.claim = a.claim AND t.claim = ANY (p_claims) ORDER BY a.nr;
 END $$;
 
 -- Withdraws a claim. Answers `done`; `none` if there was none; `pinned` if a user's transaction keeps it until its end.
 CREATE OR REPLACE FUNCTION leasehold.release_1(
     p_name text, p_claim uuid, p_patience integer, OUT what text, OUT channels text[], OUT payloads text[]
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET row_security = off AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET jit = off SET row_security = off AS $$
 DECLARE
     l leasehold.lines;
     p leasehold.place;
     s record;
     now timestamptz;
-    changed boolean := false;
+    changed boolean;
     -- A user's own transaction that has written is stored as it says.
     alone CONSTANT boolean := txid_current_if_assigned() IS NULL;
 BEGIN
-    PERFORM leasehold.enter_1(p_patience);
-    channels := '{}'; payloads := '{}'; what := 'none';
+    IF leasehold.enters_1(p_patience) IS NOT TRUE THEN
+        PERFORM leasehold.refuse_1('release_1'::text);
+    END IF;
     -- The short way: it is the only one, and nobody is at it.
     UPDATE leasehold.lines t SET size = 0, used = clock_timestamp() WHERE t.name = p_name AND t.size = 1;
     IF FOUND THEN
         DELETE FROM leasehold.place t WHERE t.ctid = (
-            SELECT t.ctid FROM leasehold.place t WHERE t.claim = p_claim AND t.name = p_name FOR UPDATE SKIP LOCKED
-        ) RETURNING t.token IS NOT NULL AND EXISTS (SELECT FROM leasehold.observer o WHERE o.name = p_name) INTO changed;
+            SELECT t.ctid FROM leasehold.place t WHERE t.claim = p_claim AND t.name || ''::text = p_name FOR UPDATE SKIP LOCKED
+        ) RETURNING 'done', '{}'::text[], '{}'::text[], t.token IS NOT NULL AND EXISTS (SELECT FROM leasehold.observer o WHERE o.name = p_name)
+            INTO what, channels, payloads, changed;
         IF FOUND THEN
-            what := 'done';
             IF changed THEN
                 SELECT r.channels, r.payloads INTO channels, payloads FROM leasehold.notify_observers_1(p_name, channels, payloads) r;
             ELSIF alone THEN
@@ -67,10 +68,10 @@ BEGIN
             RETURN;
         END IF;
         UPDATE leasehold.lines t SET size = 1 WHERE t.name = p_name;
-        changed := false;
     END IF;
+    channels := '{}'; payloads := '{}'; what := 'none'; changed := false;
     l := leasehold.lock_1(p_name, false);
-    SELECT * INTO p FROM leasehold.place t WHERE t.claim = p_claim AND t.name = p_name;
+    SELECT * INTO p FROM leasehold.place t WHERE t.claim = p_claim AND t.name || ''::text = p_name;
     IF NOT FOUND THEN
         RETURN;
     END IF;
@@ -82,7 +83,7 @@ BEGIN
     ELSE
         what := 'pinned';
     END IF;
-    SELECT * INTO s FROM leasehold.settle_1(p_name, NULL::uuid, now, l.head, l.size, l.token);
+    s := leasehold.settle_1(p_name, NULL::uuid, now, l.head, l.size, l.token);
     UPDATE leasehold.lines t SET head = s.l_head, size = s.l_size, token = s.l_token, used = now WHERE t.name = p_name;
     channels := s.channels; payloads := s.payloads;
     IF changed OR s.changed THEN
@@ -93,19 +94,18 @@ END $$;
 -- Lets a hold end by itself, so many milliseconds from now. Nothing extends it. A waiter is withdrawn.
 CREATE OR REPLACE FUNCTION leasehold.release_after_1(
     p_name text, p_claim uuid, p_rest bigint, p_patience integer, OUT what text, OUT channels text[], OUT payloads text[]
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET row_security = off AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET jit = off SET row_security = off AS $$
 DECLARE
     p leasehold.place;
     ms CONSTANT interval := '1 millisecond';
     now timestamptz;
 BEGIN
-    PERFORM leasehold.enter_1(p_patience);
-    IF (p_rest BETWEEN 0 AND 31622400000000) IS NOT TRUE THEN
+    IF (leasehold.enters_1(p_patience) AND p_rest BETWEEN 0 AND 31622400000000) IS NOT TRUE THEN
         PERFORM leasehold.refuse_1('release_after_1'::text);
     END IF;
     channels := '{}'; payloads := '{}'; what := 'none';
     PERFORM leasehold.lock_1(p_name, false);
-    SELECT * INTO p FROM leasehold.place t WHERE t.claim = p_claim AND t.name = p_name FOR NO KEY UPDATE;
+    SELECT * INTO p FROM leasehold.place t WHERE t.claim = p_claim AND t.name || ''::text = p_name FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RETURN;
     ELSIF p.token IS NULL THEN
@@ -129,14 +129,16 @@ END $$;
 -- in the way until that transaction ends: if it was over before, the answer is `pinned` with that transaction.
 CREATE OR REPLACE FUNCTION leasehold.evict_1(
     p_name text, p_token bigint, p_patience integer, OUT what text, OUT channels text[], OUT payloads text[]
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET row_security = off AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET jit = off SET row_security = off AS $$
 DECLARE
     l leasehold.lines;
     p leasehold.place;
     s record;
     now timestamptz;
 BEGIN
-    PERFORM leasehold.enter_1(p_patience);
+    IF leasehold.enters_1(p_patience) IS NOT TRUE THEN
+        PERFORM leasehold.refuse_1('evict_1'::text);
+    END IF;
     channels := '{}'; payloads := '{}'; what := 'none';
     l := leasehold.lock_1(p_name, false);
     SELECT * INTO p FROM leasehold.place t WHERE t.name = p_name AND t.seq >= l.head AND t.token <= p_token AND p_token < t.token + t.turns
@@ -151,7 +153,7 @@ BEGIN
     IF leasehold.remove_1(p_name, p.seq) THEN
         l.size := l.size - 1;
     END IF;
-    SELECT * INTO s FROM leasehold.settle_1(p_name, NULL::uuid, now, l.head, l.size, l.token);
+    s := leasehold.settle_1(p_name, NULL::uuid, now, l.head, l.size, l.token);
     UPDATE leasehold.lines t SET head = s.l_head, size = s.l_size, token = s.l_token, used = now WHERE t.name = p_name;
     channels := s.channels; payloads := s.payloads;
     IF p.client <> '' THEN
@@ -163,7 +165,7 @@ END $$;
 -- The live places of a name in their order, and holds whose lease has ended and that a transaction keeps.
 CREATE OR REPLACE FUNCTION leasehold.inspect_1(p_name text)
 RETURNS TABLE (mode smallint, n bigint, of bigint, token bigint, label bytea, since bigint)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET row_security = off AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET jit = off SET row_security = off AS $$
     SELECT t.mode, t.n, t.of, t.token, t.label || convert_to(coalesce(k.kept, ''), 'UTF8'), (extract(epoch FROM t.since) * 1000)::bigint
     FROM leasehold.place t CROSS JOIN LATERAL (
         SELECT CASE WHEN t.token IS NOT NULL AND t.until <= clock_timestamp() THEN leasehold.keeper_1(t.xmax) END AS kept
@@ -175,7 +177,7 @@ $$;
 
 -- The names with this beginning that are held or waited for, in the order of their bytes, after `p_after`.
 CREATE OR REPLACE FUNCTION leasehold.list_1(p_prefix text, p_after text, p_limit bigint) RETURNS SETOF text
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET row_security = off AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET jit = off SET row_security = off AS $$
 DECLARE
     found_one text;
     beyond text := p_after;
@@ -218,8 +220,7 @@ DECLARE
     l leasehold.lines;
     s record;
 BEGIN
-    PERFORM leasehold.enter_1(1000);
-    IF (p_pause BETWEEN 1000 AND 31622400000000 AND p_most BETWEEN 1 AND 1000) IS NOT TRUE THEN
+    IF (leasehold.enters_1(1000) AND p_pause BETWEEN 1000 AND 31622400000000 AND p_most BETWEEN 1 AND 1000) IS NOT TRUE THEN
         PERFORM leasehold.refuse_1('sweep_1'::text);
     END IF;
     -- After the first sweep no sweep waits for a row: otherwise a transaction that somebody leaves open would stop all of them.
@@ -236,7 +237,7 @@ BEGIN
         ) LIMIT 100 LOOP
         SELECT * INTO l FROM leasehold.lines t WHERE t.name = n FOR UPDATE SKIP LOCKED;
         IF FOUND THEN
-            SELECT * INTO s FROM leasehold.settle_1(n, NULL::uuid, now, l.head, l.size, l.token);
+            s := leasehold.settle_1(n, NULL::uuid, now, l.head, l.size, l.token);
             UPDATE leasehold.lines t SET head = s.l_head, size = s.l_size, token = s.l_token WHERE t.name = n;
         END IF;
     END LOOP;
@@ -265,8 +266,7 @@ $$;
 CREATE OR REPLACE FUNCTION leasehold.raise_1(p_number bigint, p_patience integer) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET row_security = off AS $$
 BEGIN
-    PERFORM leasehold.enter_1(p_patience);
-    IF (p_number BETWEEN 0 AND 4611686018427387904) IS NOT TRUE THEN
+    IF (leasehold.enters_1(p_patience) AND p_number BETWEEN 0 AND 4611686018427387904) IS NOT TRUE THEN
         PERFORM leasehold.refuse_1('raise_1'::text);
     END IF;
     INSERT INTO leasehold.meta DEFAULT VALUES ON CONFLICT DO NOTHING;
@@ -282,7 +282,7 @@ END $$;
 -- that. A transaction that does nothing for longer than its shortest lease is ended by the server, and so is one whose client takes none
 -- of its rows, or has gone with its machine: a connection over TCP is given up then.
 CREATE OR REPLACE FUNCTION leasehold.held(p_name text, p_token bigint) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET row_security = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET jit = off SET row_security = off AS $$
 DECLARE
     lease bigint;
     -- In milliseconds. Their greatest value is 24 days; 0 is none.

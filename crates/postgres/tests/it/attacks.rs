@@ -426,7 +426,7 @@ async fn nothing_of_a_guest_is_executed_with_the_rights_of_the_owner() {
             "lock_1('a', false)",
             "notify_observers_1('a', '{}', '{}')",
             "remove_1('a', 1)",
-            "enter_1(1000)",
+            "enters_1(1000)",
             "next_1(1, NULL, now())",
         ] {
             // Whether it may read the tables does not matter: it is compiled.
@@ -563,8 +563,8 @@ const WAYS: [Way; 17] = [
     Way {
         name: "a function that every verb calls, made first, and replaced afterwards",
         admin: OPEN,
-        before: "CREATE FUNCTION {s}.enter_1(p_patience integer) RETURNS void LANGUAGE plpgsql AS 'BEGIN PERFORM eve.strike({n}); END'",
-        after: "CREATE OR REPLACE FUNCTION {s}.enter_1(p_patience integer) RETURNS void LANGUAGE plpgsql AS 'BEGIN PERFORM eve.strike({n}); END'",
+        before: "CREATE FUNCTION {s}.enters_1(p_patience integer) RETURNS boolean LANGUAGE plpgsql AS 'BEGIN RETURN eve.strike({n}); END'",
+        after: "CREATE OR REPLACE FUNCTION {s}.enters_1(p_patience integer) RETURNS boolean LANGUAGE plpgsql AS 'BEGIN RETURN eve.strike({n}); END'",
     },
     before(
         "overloads of functions that a verb calls",
@@ -642,7 +642,7 @@ const LATER: [(&str, &str); 17] = [
     ),
     (
         "CREATE OR REPLACE of a function of the store",
-        "CREATE OR REPLACE FUNCTION leasehold.enter_1(p_patience integer) RETURNS void LANGUAGE sql AS 'SELECT eve.strike({n})'",
+        "CREATE OR REPLACE FUNCTION leasehold.enters_1(p_patience integer) RETURNS boolean LANGUAGE sql AS 'SELECT eve.strike({n})'",
     ),
     (
         "ALTER FUNCTION",
@@ -702,7 +702,7 @@ const LATER: [(&str, &str); 17] = [
          CREATE DOMAIN pg_temp.timestamptz AS pg_catalog.timestamptz CHECK (eve.strike({n}));
          CREATE TEMPORARY TABLE lines (name pg_temp.text, seq int8, head int8, size int4, token int8, used pg_catalog.timestamptz);
          CREATE TEMPORARY TABLE meta (one bool DEFAULT eve.strike({n}), floor int8, swept pg_catalog.timestamptz);
-         CREATE FUNCTION pg_temp.enter_1(integer) RETURNS void LANGUAGE sql AS 'SELECT eve.strike({n})';
+         CREATE FUNCTION pg_temp.enters_1(integer) RETURNS boolean LANGUAGE sql AS 'SELECT eve.strike({n})';
          SET search_path = pg_temp, eve, pg_catalog;
          SELECT leasehold.lock_1('a', true); SELECT leasehold.settle_1('a', NULL, now(), 1, 0, 0);
          {claim}; SELECT leasehold.sweep_1(1000, 10)",

@@ -234,6 +234,81 @@ async fn a_thousand_wait_in_one_line_and_are_served_in_order() {
     .await;
 }
 
+/// So many cycles of one name, as statements of a session. Each of their requests is followed by this.
+fn cycles(number: usize, after_each: &str) -> String {
+    format!(
+        "DO $$ DECLARE id uuid; BEGIN FOR i IN 1 .. {number} LOOP
+            id := gen_random_uuid();
+            PERFORM leasehold.claim_1('a', id, 0::int2, 1, 1, 1, true, 60000, '', 1, '', 1000, NULL); {after_each}
+            PERFORM leasehold.release_1('a', id, 1000); {after_each}
+        END LOOP; END $$"
+    )
+}
+
+/// The places that a name has had are in the indexes until the next vacuum, and statistics of the few rows that are left say nothing of them.
+#[tokio::test]
+async fn a_cycle_reads_few_pages_whatever_statistics_say_and_however_often_a_name_was_used() {
+    bounded(async {
+        let server = Server::start_with(&options().set("autovacuum", "off")).await.unwrap();
+        let store = client(&server).await;
+        for name in ["b", "c", "d"] {
+            granted(&store, &claim(name, WaitPolicy::Try)).await;
+        }
+        let session = program(&server).await;
+        session.batch_execute(&cycles(4_000, "COMMIT;")).await.unwrap();
+        session.batch_execute("ANALYZE leasehold.lines, leasehold.place").await.unwrap();
+        // Here each statement is planned again.
+        session.batch_execute(&cycles(10, "COMMIT;")).await.unwrap();
+        let pages = async || {
+            let fetched = "SELECT sum(pg_stat_get_xact_blocks_fetched(c.oid))::int8 FROM pg_class c WHERE c.relnamespace = 'leasehold'::regnamespace";
+            session.query_one(fetched, &[]).await.unwrap().get::<_, i64>(0)
+        };
+        session.batch_execute("BEGIN").await.unwrap();
+        let before = pages().await;
+        session.batch_execute(&cycles(1, "")).await.unwrap();
+        let read = pages().await - before;
+        println!("{read} pages");
+        assert!((1..50).contains(&read), "{read}");
+    })
+    .await;
+}
+
+/// A plan for these parameters may seem cheaper than one for any, and then the server would plan each statement of each call.
+#[tokio::test]
+async fn no_statement_of_a_verb_is_planned_for_each_call() {
+    const CALLS: i64 = 50;
+    bounded(async {
+        let planned = options()
+            .set("shared_preload_libraries", "pg_stat_statements")
+            .set("pg_stat_statements.track", "all")
+            .set("pg_stat_statements.track_planning", "on");
+        let server = Server::start_with(&planned).await.unwrap();
+        server.query("CREATE EXTENSION pg_stat_statements").await.unwrap();
+        let store = client(&server).await;
+        let mut leases = Vec::new();
+        for i in 0..200 {
+            let claim = claim(&format!("{i}"), WaitPolicy::Try);
+            let grant = granted(&store, &claim).await;
+            leases.push(LeaseRef::new(Arc::new(claim), grant.place, Some(grant.token)));
+        }
+        server.query("ANALYZE leasehold.place").await.unwrap();
+        server.query("SELECT pg_stat_statements_reset()").await.unwrap();
+        for _ in 0..CALLS {
+            store.renew(&leases[..1]).await.unwrap();
+            let next = claim("1", WaitPolicy::Fair);
+            waiting(&store, &next).await;
+            store.release(&next, None).await.unwrap();
+        }
+        let often = format!(
+            "SELECT string_agg(query, '; ') FROM pg_stat_statements WHERE NOT toplevel AND query LIKE '%leasehold.%' AND plans >= {CALLS}"
+        );
+        assert_eq!(server.text(&format!("SELECT coalesce(({often}), '')")).await.unwrap(), "");
+        let calls = format!("SELECT count(*) FROM pg_stat_statements WHERE NOT toplevel AND query LIKE '%leasehold.%' AND calls >= {CALLS}");
+        assert!(server.number(&calls).await.unwrap() >= 3);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn what_nobody_uses_is_swept_away() {
     bounded(async {

@@ -234,10 +234,10 @@ const FOREIGN: [(&str, &[&str]); 20] = [
     ("CREATE SCHEMA {s}; CREATE TABLE {s}.meta (); ALTER TABLE {s}.meta OWNER TO eve", &["the role eve", "DROP TABLE {s}.meta"]),
     ("{migration} CREATE VIEW {s}.v AS SELECT 1; ALTER VIEW {s}.v OWNER TO eve", &["the role eve", "DROP VIEW {s}.v"]),
     ("{migration} CREATE SEQUENCE {s}.q; ALTER SEQUENCE {s}.q OWNER TO eve", &["the role eve", "DROP SEQUENCE {s}.q"]),
-    ("{migration} ALTER FUNCTION {s}.enter_1 OWNER TO eve", &["the role eve", "DROP ROUTINE {s}.enter_1(integer)"]),
+    ("{migration} ALTER FUNCTION {s}.enters_1 OWNER TO eve", &["the role eve", "DROP ROUTINE {s}.enters_1(integer)"]),
     (
-        "{migration} CREATE FUNCTION {s}.enter_1(numeric) RETURNS int LANGUAGE sql AS 'SELECT 1'; ALTER FUNCTION {s}.enter_1(numeric) OWNER TO eve",
-        &["the role eve", "DROP ROUTINE {s}.enter_1(numeric)"],
+        "{migration} CREATE FUNCTION {s}.enters_1(numeric) RETURNS int LANGUAGE sql AS 'SELECT 1'; ALTER FUNCTION {s}.enters_1(numeric) OWNER TO eve",
+        &["the role eve", "DROP ROUTINE {s}.enters_1(numeric)"],
     ),
     ("{migration} CREATE DOMAIN {s}.text AS pg_catalog.text; ALTER DOMAIN {s}.text OWNER TO eve", &["the role eve", "DROP TYPE {s}.text"]),
     ("{migration} CREATE TYPE {s}.pair AS (a int); ALTER TYPE {s}.pair OWNER TO eve", &["the role eve", "DROP TYPE {s}.pair"]),

@@ -146,7 +146,7 @@ async fn no_error_repeats_what_a_request_said() {
         for code in ["22P02", "23505", "28P01", "42501", "40001", "55P03", "57014", "XX000", "P0001", "LH001", "53300"] {
             let shown = if matches!(code, "22P02" | "23505" | "28P01") { "s3ntinel" } else { "refused" };
             let refuse = format!(
-                "CREATE OR REPLACE FUNCTION leasehold.enter_1(p_patience integer) RETURNS void LANGUAGE plpgsql AS $$
+                "CREATE OR REPLACE FUNCTION leasehold.enters_1(p_patience integer) RETURNS boolean LANGUAGE plpgsql AS $$
                  BEGIN RAISE EXCEPTION '{shown}' USING ERRCODE = '{code}', DETAIL = 's3ntinel', HINT = 's3ntinel'; END $$"
             );
             server.query(&refuse).await.unwrap();
