@@ -7,9 +7,9 @@ use std::time::Duration;
 use leasehold_core::ErrorKind::Unavailable;
 use leasehold_core::backend::{Claim, Claimed, ClaimedAll, Mode, Moment, Waiting};
 use leasehold_core::{Error, FencingToken, Result};
-use tokio_postgres::Row;
 
 use self::shared::Shared;
+use crate::client::answer::Row;
 use crate::client::request::Request;
 use crate::entry::{self, Granted, contention, get, ids, place, stamp};
 use crate::error::{Failure, junk};

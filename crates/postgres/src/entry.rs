@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime};
 use leasehold_core::backend::Raises;
 use leasehold_core::backend::{Claim, ClaimId, Grant, Mode, Moment, Place, Validity, WaitPolicy};
 use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Name, Participant, Result};
-use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
+use crate::client::answer::Row;
 use crate::client::request::Request;
 use crate::error::junk;
 

@@ -10,8 +10,8 @@ use leasehold_core::ErrorKind::{OtherStore, Unavailable};
 use leasehold_core::backend::Identity;
 use leasehold_core::support::fault;
 use leasehold_core::{Error, Result, StoreId};
-use tokio_postgres::Row;
 
+use crate::client::answer::Row;
 use crate::error::junk;
 
 /// Asks a server whether it is a standby, and who it is. The name of the file that it writes to
