@@ -4,6 +4,37 @@
 //! Three kinds of pool can be used as they are, each with the feature of its name: those of
 //! `deadpool-postgres` (feature `deadpool`), `bb8-postgres` (`bb8`) and `sqlx` (`sqlx`). Any other
 //! pool implements [`ConnectionPool`] and [`PooledConnection`].
+//!
+//! With `bb8-postgres`:
+//!
+#![cfg_attr(feature = "bb8", doc = "```no_run")]
+#![cfg_attr(not(feature = "bb8"), doc = "```ignore")]
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use bb8_postgres::{PostgresConnectionManager, bb8::Pool};
+//! use leasehold_postgres::client::NoTls;
+//! use leasehold_postgres::{PoolOptions, Postgres};
+//!
+//! let server = "postgres://app:secret@10.0.0.1/orders";
+//! let manager = PostgresConnectionManager::new_from_stringlike(server, NoTls)?;
+//! let pool = Pool::builder().max_size(8).build(manager).await?;
+//! let locks = Postgres::with_pool(pool.clone(), PoolOptions::new()).await?;
+//! # Ok(()) }
+//! ```
+//!
+//! With `sqlx`, here with notifications over a connection of the store's own:
+//!
+#![cfg_attr(feature = "sqlx", doc = "```no_run")]
+#![cfg_attr(not(feature = "sqlx"), doc = "```ignore")]
+//! # mod sqlx { pub use sqlx_postgres::PgPool; }
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use leasehold_postgres::{Config, PoolOptions, Postgres};
+//!
+//! let server = "postgres://app:secret@10.0.0.1/orders";
+//! let pool = sqlx::PgPool::connect(server).await?;
+//! let options = PoolOptions::new().listen(Config::from_url(server)?);
+//! let locks = Postgres::with_pool(pool.clone(), options).await?;
+//! # Ok(()) }
+//! ```
 
 #[cfg(feature = "bb8")]
 mod bb8;
