@@ -36,7 +36,8 @@
 //! Each store is a feature: `memory` (default), `redis`, `redlock`, `etcd`, `zookeeper`,
 //! `postgres`, `sqlite`. A feature adds a store and its URL scheme, and changes nothing else.
 //! `bridge` adds a store over two of them, for a move from one to the other. `tls` adds TLS to the
-//! stores that support it (it needs a C compiler to build), and `sasl` adds accounts of ZooKeeper's
+//! stores that support it (it needs a C compiler to build), `deadpool`, `bb8` and `sqlx` let
+//! `postgres` use a pool that the program has, and `sasl` adds accounts of ZooKeeper's
 //! servers. `sqlite` builds everywhere and works on Linux: elsewhere [`connect`] returns
 //! [`Unsupported`](ErrorKind::Unsupported). `etcd` needs `protoc` to build (Debian:
 //! `protobuf-compiler`).
@@ -52,11 +53,11 @@ pub mod guarantees;
 pub use bridge::bridge;
 pub use connect::{Connect, connect};
 pub use leasehold_core::{
-    Acquire, Contention, DEFAULT_TTL, DistributedLock, Election, Error, ErrorKind, Fairness,
-    FenceGate, Fenced, Fencing, FencingToken, Guarantees, Guard, Held, Leader, Leadership, Lease,
-    Lock, LockQueue, Loss, Lost, MAX_LABEL_BYTES, MAX_NAME_BYTES, MAX_TTL, MAX_VALUE_BYTES,
-    MultiGuard, MultiLock, Name, Observer, Options, Owner, Participant, Result, RunOutcome, RwLock,
-    Semaphore, Stale, Store, StoreId, TestHold,
+    Acquire, Connections, Contention, DEFAULT_TTL, DistributedLock, Election, Error, ErrorKind,
+    Fairness, FenceGate, Fenced, Fencing, FencingToken, Guarantees, Guard, Held, Leader,
+    Leadership, Lease, Lock, LockQueue, Loss, Lost, MAX_LABEL_BYTES, MAX_NAME_BYTES, MAX_TTL,
+    MAX_VALUE_BYTES, MultiGuard, MultiLock, Name, Observer, Options, Owner, Participant, Result,
+    RunOutcome, RwLock, Semaphore, Stale, Store, StoreId, TestHold,
 };
 
 /// For code without async: a store behind a thread of its own.

@@ -17,7 +17,7 @@ use crate::{
 /// All stores, without TLS and SASL.
 const STORES: &str = "memory,redis,redlock,etcd,zookeeper,postgres,sqlite,bridge";
 /// The features of the facade that must build alone.
-const FEATURES: [&str; 16] = [
+const FEATURES: [&str; 19] = [
     "",
     "memory",
     "redis",
@@ -34,6 +34,9 @@ const FEATURES: [&str; 16] = [
     "zookeeper,tls",
     "zookeeper,sasl",
     "postgres,tls",
+    "deadpool",
+    "bb8",
+    "sqlx",
 ];
 
 /// Runs every check, cheapest first, and stops at the first that fails. It leaves out each feature

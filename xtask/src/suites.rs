@@ -117,6 +117,7 @@ pub(crate) const WHOLE_ONLY: &[(&str, &str)] = &[
     ("leasehold-redis", "conformance_redlock_tls"),
     ("leasehold-etcd", "conformance_tls"),
     ("leasehold-postgres", "conformance_pooled"),
+    ("leasehold-postgres", "conformance_sqlx"),
     ("leasehold-zookeeper", "conformance_sasl"),
 ];
 
@@ -130,6 +131,7 @@ pub(crate) const SLICES: &[(&str, &str, &[&str])] = &[
     ("leasehold-redis", "conformance_cluster", SLICE),
     ("leasehold-etcd", "conformance_cluster", SLICE),
     ("leasehold-postgres", "conformance_listen", SLICE),
+    ("leasehold-postgres", "conformance_deadpool", SLICE),
     ("leasehold-zookeeper", "conformance_ensemble", SLICE),
     ("leasehold-sim", "simulated_suite", SLICE),
     (

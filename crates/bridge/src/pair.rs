@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_core::backend::Backend;
 use leasehold_core::backend::Raises;
-use leasehold_core::{Error, ErrorKind, Fairness, FencingToken, Guarantees, Result};
+use leasehold_core::{Connections, Error, ErrorKind, Fairness, FencingToken, Guarantees, Result};
 
 /// One of the two stores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,6 +123,11 @@ impl Pair {
                 .map(|warning| format!("the {side} store: {warning}"))
                 .collect()
         };
+        let connections = old.connections().zip(new.connections());
+        let connections = connections.map(|(old, new)| Connections {
+            at_most: old.at_most + new.at_most,
+            idle: old.idle + new.idle,
+        });
         let warnings = [each(Side::Old, &old), each(Side::New, &new)].concat();
         Guarantees::none("bridge")
             .with_fencing(old.fencing().min(new.fencing()))
@@ -132,6 +137,7 @@ impl Pair {
             .with_max_ttl(old.max_ttl().into_iter().chain(new.max_ttl()).min())
             .with_recovery(old.recovery().max(new.recovery()) + rounded)
             .with_min_hold_outlives_process(old.min_hold_outlives_process() && new.min_hold_outlives_process())
+            .with_connections(connections)
             .with_notes("holds in two stores, during a move from one to the other; ends with the one that ends first")
             .with_warnings(warnings)
     }

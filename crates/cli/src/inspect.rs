@@ -214,6 +214,10 @@ pub(crate) async fn guarantees(args: Guarantees) -> io::Result<Exit> {
             "by its process, for as long as that lives"
         };
         row("a shortest hold is kept", kept.into());
+        if let Some(connections) = g.connections() {
+            let (most, idle) = (connections.at_most, connections.idle);
+            row("connections", format!("at most {most}, {idle} while idle"));
+        }
         let notes = if g.notes().is_empty() {
             String::new()
         } else {

@@ -63,7 +63,7 @@ pub use api::store::Store;
 pub use api::test_hold::TestHold;
 pub use backend::contention::Contention;
 pub use backend::error::{Error, ErrorKind, Result};
-pub use backend::guarantees::{Fairness, Fencing, Guarantees};
+pub use backend::guarantees::{Connections, Fairness, Fencing, Guarantees};
 pub use backend::identity::StoreId;
 pub use backend::loss::{Loss, Lost};
 pub use backend::name::{MAX_NAME_BYTES, Name};

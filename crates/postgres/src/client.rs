@@ -1,8 +1,9 @@
 //! The client that the store is built on. It has connections and statements, and no notion of
 //! locks.
 //!
-//! `link` is one connection and `secure` its TLS. `pool` has several connections and limits each
-//! request. `request` is a statement with its parameters, and `answer` a row of its answer. `listener` listens to notifications, and
+//! `link` is one connection, `secure` its TLS, and `lent` one that a pool of the program has lent.
+//! `pool` has several connections and limits each request. `request` is a statement with its
+//! parameters, and `answer` a row of what it returns. `listener` listens to notifications, and
 //! `notify_queue` sends them. `identity` compares servers. `install` checks the server at the start, and installs the schema.
 //!
 //! It re-exports the crate [`tokio_postgres`] in the version that this store uses.
@@ -10,6 +11,7 @@
 pub(crate) mod answer;
 pub(crate) mod identity;
 pub(crate) mod install;
+pub(crate) mod lent;
 pub(crate) mod link;
 pub(crate) mod listener;
 pub(crate) mod notify_queue;

@@ -1,6 +1,7 @@
 //! The configuration of the store, and its form as a URL.
 
 mod files;
+mod pooled;
 mod server;
 #[cfg(all(test, feature = "tls"))]
 mod shapes;
@@ -18,6 +19,7 @@ use leasehold_net::{Credentials, Host};
 use tokio_postgres::{Client, Config as Settings};
 
 use self::files::{Environment, Passwords};
+pub use self::pooled::PoolOptions;
 pub(crate) use self::server::Server;
 use self::server::address_of;
 use self::words::Words;

@@ -3,11 +3,11 @@
 use std::error::Error as _;
 use std::io;
 
+use crate::pool::PoolError;
 use leasehold_core::Error;
 use leasehold_core::ErrorKind::{
     self, Ambiguous, Corrupt, Denied, Internal, Invalid, Unavailable, Unsupported,
 };
-use tokio_postgres::error::DbError;
 
 /// The failure of a request, with its cause.
 #[derive(Clone, Debug)]
@@ -24,6 +24,8 @@ pub(crate) struct Failure {
     pub(crate) outdated: bool,
     /// The transaction had another isolation level than locks need. Nothing was executed.
     pub(crate) is_isolation: bool,
+    /// Somebody had left a transaction open on the connection, and it was aborted.
+    pub(crate) is_aborted: bool,
     /// `why` is the complete text of the error.
     said: bool,
     /// The failure is about the files of TLS, or the certificates.
@@ -79,6 +81,7 @@ impl Failure {
             forbidden: false,
             outdated: false,
             is_isolation: false,
+            is_aborted: false,
             said: false,
             of_tls: false,
             is_answer: false,
@@ -125,36 +128,71 @@ impl Failure {
             let kind = if is_ours { Internal } else { Ambiguous };
             return Failure::broken(kind, format!("the connection ended: {e}"));
         };
-        let code = said.code().code();
-        let kind = kind_of(code);
+        Failure::of_answer(said.code().code(), said.message())
+    }
+
+    /// The failure of a request that the server refused with this SQLSTATE and this message.
+    fn of_answer(code: &str, message: &str) -> Failure {
         Failure {
-            kind,
-            why: words(said),
+            kind: kind_of(code),
+            why: words(code, message),
             // A server that stops, refuses the user, loses the connection or may not write is of no
             // further use.
-            broken: matches!(&code[..2], "08" | "57" | "28") && code != "57014"
+            broken: matches!(code.get(..2), Some("08" | "57" | "28")) && code != "57014"
                 || matches!(code, "25006" | "25P02"),
             missing: matches!(code, "3F000" | "42P01" | "42883"),
             forbidden: code == "42501",
             outdated: code == "LH003",
             is_isolation: code == "25001",
+            is_aborted: code == "25P02",
             said: false,
             of_tls: false,
             is_answer: is_answer(code),
         }
     }
 
+    /// The failure of a request that was sent on a borrowed connection.
+    pub(crate) fn of_borrowed(e: PoolError) -> Failure {
+        match e {
+            PoolError::Client(e) => Failure::of_request(&e),
+            PoolError::Refused { sqlstate, message } => Failure::of_answer(&sqlstate, &message),
+            PoolError::Failed(why) => {
+                Failure::broken(Ambiguous, format!("the connection ended: {why}"))
+            }
+        }
+    }
+
+    /// The failure of a pool that lends no connection. Nothing was executed.
+    pub(crate) fn of_lending(name: &str, e: PoolError) -> Failure {
+        let failure = match e {
+            PoolError::Client(e) => Failure::of_connecting(&e),
+            PoolError::Refused { sqlstate, message } => {
+                Failure::of_refused_login(&sqlstate, &message)
+            }
+            PoolError::Failed(why) => Failure::broken(Unavailable, why),
+        };
+        Failure {
+            why: format!("{name}: {}", failure.why),
+            ..failure
+        }
+    }
+
+    /// The failure of a login that the server refused with this SQLSTATE and this message.
+    fn of_refused_login(code: &str, message: &str) -> Failure {
+        let kind = match kind_of(code) {
+            kind @ (Denied | Invalid | Unsupported) => kind,
+            _ => Unavailable,
+        };
+        Failure {
+            is_answer: is_answer(code),
+            ..Failure::broken(kind, words(code, message))
+        }
+    }
+
     /// The failure of a connection that could not be made. Nothing was executed.
     pub(crate) fn of_connecting(e: &tokio_postgres::Error) -> Failure {
         if let Some(said) = e.as_db_error() {
-            let kind = match kind_of(said.code().code()) {
-                kind @ (Denied | Invalid | Unsupported) => kind,
-                _ => Unavailable,
-            };
-            return Failure {
-                is_answer: is_answer(said.code().code()),
-                ..Failure::broken(kind, words(said))
-            };
+            return Failure::of_refused_login(said.code().code(), said.message());
         }
         let cause = e.source();
         if cause.is_some_and(|cause| cause.to_string().contains("channel binding")) {
@@ -241,11 +279,10 @@ fn is_answer(code: &str) -> bool {
 
 /// The server's message, without parts that may contain a secret: its DETAIL, its parameters, and
 /// the values that it could not read.
-fn words(said: &DbError) -> String {
-    let code = said.code().code();
-    let hint = hint(code, said.message());
+fn words(code: &str, message: &str) -> String {
+    let hint = hint(code, message);
     let shows_values = matches!(code.get(..2), Some("22" | "28")) || code == "23505";
-    let message = if shows_values { "" } else { said.message() };
+    let message = if shows_values { "" } else { message };
     let between = if message.is_empty() { "" } else { " " };
     format!("SQLSTATE {code}{between}{message}{hint}")
 }

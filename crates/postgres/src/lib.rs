@@ -39,6 +39,7 @@ mod evict;
 mod fence;
 mod inspect;
 mod observe;
+pub mod pool;
 mod release;
 mod renew;
 mod scripts;
@@ -57,8 +58,9 @@ use leasehold_core::{
 use tokio::runtime::Handle;
 
 use crate::claim::shared::Shared;
-pub use crate::config::Config;
+pub use crate::config::{Config, PoolOptions};
 pub use crate::fence::{HELD, LOST, PASSED_ON, StillHolds, held};
+use crate::pool::ConnectionPool;
 pub use crate::scripts::migration;
 #[cfg(feature = "tls")]
 pub use leasehold_net::Tls;
@@ -68,11 +70,11 @@ const AT_ONCE: usize = 100;
 
 /// A PostgreSQL database as a store of locks.
 ///
-/// It needs a tokio runtime, and any runtime may use it. Its connections are its own: in each
-/// runtime that uses it those of the verbs ([`Config::connections`]) and up to two more for
-/// renewals, and one for notifications in one of them. If the server accepts no more, one connection
-/// suffices for everything. A runtime that ends, or is not driven any more, takes only its own
-/// connections along.
+/// It needs a tokio runtime, and any runtime may use it. Its connections are its own, unless it
+/// borrows them from [a pool of the program](Postgres::with_pool): in each runtime that uses it
+/// those of the verbs ([`Config::connections`]) and up to two more for renewals, and one for
+/// notifications in one of them. If the server accepts no more, one connection suffices for
+/// everything. A runtime that ends, or is not driven any more, takes only its own connections along.
 pub struct Postgres(Arc<Shared>);
 
 impl Postgres {
@@ -100,6 +102,50 @@ impl Postgres {
     /// the command. [`NoRuntime`](ErrorKind::NoRuntime) outside of a tokio runtime. Over TLS also `Invalid` for a file that is missing or wrong, and `Denied` if
     /// the server's certificate is refused, or the client's.
     pub async fn with_config(config: Config) -> Result<Postgres> {
+        Postgres::over(config, None).await
+    }
+
+    /// Connects over a pool that the program has already: it borrows one connection of the pool, and
+    /// keeps it for as long as this client lives, so that renewals do not wait for the program's own
+    /// work. It borrows others for one request each, at most [`PoolOptions::connections`] at once.
+    /// With several runtimes this applies to each of them that uses the client.
+    ///
+    /// Nothing that a session has set is relied on, and nothing is left in it. Each borrowed
+    /// connection is checked first: one that leads to another database, or to a standby, is not
+    /// used, and one in which a transaction was left open is closed. A connection on which a request
+    /// was not answered is closed too. A pool lends no connection for notifications, so waiters poll
+    /// unless [`PoolOptions::listen`] names the server.
+    ///
+    /// Close this client before the pool. The module [`pool`] has the kinds of pools, and the trait
+    /// for others.
+    ///
+    #[cfg_attr(feature = "deadpool", doc = "```no_run")]
+    #[cfg_attr(not(feature = "deadpool"), doc = "```ignore")]
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use deadpool_postgres::{Manager, Pool};
+    /// use leasehold_core::Store;
+    /// use leasehold_postgres::client::{Config, NoTls};
+    /// use leasehold_postgres::{PoolOptions, Postgres};
+    ///
+    /// let server: Config = "postgres://app:secret@10.0.0.1/orders".parse()?;
+    /// let pool = Pool::builder(Manager::new(server, NoTls)).max_size(8).build()?;
+    ///
+    /// let store = Store::new(Postgres::with_pool(pool.clone(), PoolOptions::new()).await?);
+    /// let guard = store.lock("orders/42").acquire().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`with_config`](Postgres::with_config). A pool that lends no connection within the
+    /// [`timeout`](PoolOptions::timeout), or that is closed, is
+    /// [`Unavailable`](ErrorKind::Unavailable), also of later requests that find the kept connection
+    /// in use or at its end; the message names the pool.
+    pub async fn with_pool(pool: impl ConnectionPool, options: PoolOptions) -> Result<Postgres> {
+        Postgres::over(options.into(), Some(Arc::new(pool))).await
+    }
+
+    async fn over(config: Config, lender: Option<Arc<dyn ConnectionPool>>) -> Result<Postgres> {
         config.check()?;
         Handle::try_current().map_err(|_| {
             Error::new(
@@ -107,7 +153,9 @@ impl Postgres {
                 "a store on PostgreSQL connects only inside a tokio runtime",
             )
         })?;
-        Box::pin(Shared::connect(config)).await.map(Postgres)
+        Box::pin(Shared::connect(config, lender))
+            .await
+            .map(Postgres)
     }
 
     /// Returns the state that the verbs share, or an error if the client was closed.
@@ -124,7 +172,8 @@ impl Drop for Postgres {
 
 impl fmt::Debug for Postgres {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Postgres({:?})", self.0.config)
+        let schema = &self.0.config.schema;
+        write!(f, "Postgres({:?}, schema {schema})", self.0.pool)
     }
 }
 
@@ -184,6 +233,7 @@ impl Backend for Postgres {
             .with_recovery(Duration::from_millis(250))
             .with_atomic_multi(AT_ONCE)
             .with_min_hold_outlives_process(true)
+            .with_connections(Some(self.0.connections()))
             .with_notes(NOTES)
             .with_warnings(self.0.warnings())
     }

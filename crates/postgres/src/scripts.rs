@@ -173,6 +173,14 @@ pub(crate) fn rows_of(schema: &str, function: &str, parameters: usize) -> String
     format!("SELECT {asked}, * FROM {call}")
 }
 
+/// The call of [`answer_of`] with a column for each field of the record, as [`rows_of`] writes it.
+pub(crate) fn as_rows(answer: &str) -> String {
+    let asked = format!(" AS {ASKED}, ");
+    let record = format!(" AS {ANSWER}");
+    let call = answer.strip_suffix(&*record).unwrap_or(answer);
+    call.replacen(&asked, &format!("{asked}* FROM "), 1)
+}
+
 fn asked_call(schema: &str, function: &str, parameters: usize) -> [String; 2] {
     let all: Vec<String> = (1..=parameters).map(|nth| format!("${nth}")).collect();
     [
@@ -271,5 +279,6 @@ mod tests {
             rows_of("s", "f_1", 0),
             "SELECT 's' AS home, $1 AS asked, * FROM s.f_1()"
         );
+        assert_eq!(as_rows(&answer_of("s", "f_1", 2)), rows_of("s", "f_1", 2));
     }
 }

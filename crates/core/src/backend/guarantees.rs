@@ -59,6 +59,16 @@ pub struct Guarantees {
     warnings: Vec<String>,
     pushed_wake: bool,
     ttl_step: Duration,
+    connections: Option<Connections>,
+}
+
+/// The connections to its server that one client has: see [`Guarantees::connections`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Connections {
+    /// The greatest number that is open at once.
+    pub at_most: usize,
+    /// The number that stays open while the client has nothing to do.
+    pub idle: usize,
 }
 
 /// What programs check, or show to operators.
@@ -147,6 +157,12 @@ impl Guarantees {
         &self.warnings
     }
 
+    /// The connections to its server that this client has, or borrows from a pool of the program, in
+    /// a program with one runtime. `None` if the store does not say.
+    pub const fn connections(&self) -> Option<Connections> {
+        self.connections
+    }
+
     /// Further notes for operators, in one or two sentences.
     pub const fn notes(&self) -> &'static str {
         self.notes
@@ -170,6 +186,7 @@ impl Guarantees {
             warnings: Vec::new(),
             pushed_wake: false,
             ttl_step: Duration::from_millis(1),
+            connections: None,
         }
     }
 
@@ -190,6 +207,8 @@ impl Guarantees {
         with_notes(notes: &'static str);
         /// Sets whether a release wakes the next waiter by a push.
         with_pushed_wake(pushed_wake: bool);
+        /// Sets the connections of one client to its server.
+        with_connections(connections: Option<Connections>);
     }
 
     /// Sets the shortest TTL, and the step to which TTLs are rounded up.
@@ -275,7 +294,7 @@ impl serde::Serialize for Guarantees {
             Fairness::Bounded => "bounded",
             _ => "none",
         };
-        let mut data = serializer.serialize_struct("Guarantees", 12)?;
+        let mut data = serializer.serialize_struct("Guarantees", 14)?;
         data.serialize_field("store", self.store)?;
         data.serialize_field("fencing", fencing)?;
         data.serialize_field("fairness", fairness)?;
@@ -286,6 +305,9 @@ impl serde::Serialize for Guarantees {
         data.serialize_field("recovery_ms", &millis(self.recovery))?;
         data.serialize_field("atomic_multi", &self.atomic_multi)?;
         data.serialize_field("min_hold_outlives_process", &self.min_hold_outlives_process)?;
+        let connections = self.connections.map(|it| (it.at_most, it.idle)).unzip();
+        data.serialize_field("connections_at_most", &connections.0)?;
+        data.serialize_field("connections_idle", &connections.1)?;
         data.serialize_field("notes", self.notes)?;
         data.serialize_field("warnings", &self.warnings)?;
         data.end()

@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold_core::ErrorKind::{Denied, Invalid, Unavailable, Unsupported};
 use leasehold_core::backend::{ClaimId, Notifier};
 use leasehold_core::support::{Background, Signal, locked};
-use leasehold_core::{Error, Result};
+use leasehold_core::{Connections, Error, Result};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::client::answer::Row;
@@ -20,6 +20,7 @@ use crate::config::{Config, Listen};
 use crate::entry::{get, millis};
 use crate::error::Failure;
 use crate::observe::Observers;
+use crate::pool::ConnectionPool;
 use crate::scripts::{answer_of, rows_of};
 
 /// The longest time that a verb waits for a row.
@@ -33,7 +34,7 @@ const SWEPT: i32 = 1_000;
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) statements: Statements,
-    pool: Arc<Pool>,
+    pub(crate) pool: Arc<Pool>,
     notify_queue: Arc<NotifyQueue>,
     pub(crate) notifier: Notifier,
     /// The id of this client, which is also the name of its channel while notifications arrive.
@@ -84,7 +85,11 @@ impl Statements {
 }
 
 impl Shared {
-    pub(crate) async fn connect(mut config: Config) -> Result<Arc<Shared>> {
+    /// Connects, or borrows connections from a pool of the program.
+    pub(crate) async fn connect(
+        mut config: Config,
+        lender: Option<Arc<dyn ConnectionPool>>,
+    ) -> Result<Arc<Shared>> {
         let identity = DatabaseIdentity::pinned(config.store_id.clone(), &config.schema);
         let identity = Arc::new(identity);
         config.server.identity = identity.clone();
@@ -93,7 +98,7 @@ impl Shared {
         }
         let notifier = Notifier::new();
         let limit = config.timeout;
-        let pool = Pool::new(&config, &notifier);
+        let pool = Pool::new(&config, lender, &notifier);
         let link = pool.take().await?;
         let mut warnings = config.warnings();
         warnings.extend(prepare(&link, &config).await?);
@@ -157,7 +162,8 @@ impl Shared {
                         listening,
                         notify_queue.run(),
                         observers.run(),
-                        sweeping(&sweep, &pool, &released)
+                        sweeping(&sweep, &pool, &released),
+                        pool.tidy()
                     );
                 }
             })
@@ -198,6 +204,15 @@ impl Shared {
         let unknown = self.config.server.identity.warning();
         let now = trouble.into_iter().chain(unknown);
         self.warnings.iter().cloned().chain(now).collect()
+    }
+
+    /// The connections of this client in each runtime, and one for notifications.
+    pub(crate) fn connections(&self) -> Connections {
+        let listens = usize::from(!matches!(self.config.listen, Listen::Off));
+        Connections {
+            at_most: self.pool.at_most() + listens,
+            idle: 1 + listens,
+        }
     }
 
     /// Fails if the client was closed.

@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
-use leasehold_core::ErrorKind::{Ambiguous, Denied, Unavailable, Unsupported};
+use leasehold_core::ErrorKind::{Denied, Unavailable, Unsupported};
 use leasehold_core::{Error, Result};
-use tokio::time::timeout;
 
 use crate::client::answer::Row;
 use crate::client::link::Link;
@@ -184,21 +183,10 @@ pub(crate) async fn install(link: &Link, config: &Config, is_there: bool) -> Res
         return Err(unsupported(command));
     }
     let sql = migration(schema)?;
-    let done = timeout(
-        config.timeout + INSTALLATION,
-        link.client.batch_execute(&sql),
-    )
-    .await;
-    let failure = match done {
-        Ok(Ok(())) => return Ok(()),
-        Ok(Err(e)) => Failure::of_request(&e),
-        Err(_) => Failure::broken(Ambiguous, "the installation took too long"),
-    };
+    let done = link.execute(&sql, config.timeout + INSTALLATION).await;
+    let Err(failure) = done else { return Ok(()) };
     // The migration's transaction is open, and aborted.
-    let is_ended = !failure.broken
-        && timeout(config.timeout, link.client.batch_execute("ROLLBACK"))
-            .await
-            .is_ok_and(|ended| ended.is_ok());
+    let is_ended = !failure.broken && link.execute("ROLLBACK", config.timeout).await.is_ok();
     if !is_ended {
         link.cut();
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::future::{FutureExt, join3, ready};
+use futures_util::future::{FutureExt, TryFutureExt, join3, ready};
 use futures_util::stream::{FuturesUnordered, Stream, StreamExt, poll_fn as stream_fn};
 use leasehold_core::ErrorKind::{Ambiguous, OtherStore, Unavailable};
 use leasehold_core::backend::Moment;
@@ -15,29 +15,43 @@ use leasehold_net::{Host, Tls, race};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_postgres::config::SslMode;
-
+use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Client, Config as Settings, NoTls, Notification};
 
 use crate::client::answer::Row;
 use crate::client::identity::{DatabaseIdentity, ROLE, Who};
+use crate::client::lent::Lent;
 use crate::client::request::Request;
 use crate::config::Server;
-use crate::error::{Failure, is_of_encryption, is_of_tls};
+use crate::error::{Failure, is_of_encryption, is_of_tls, junk};
+use crate::pool::{ConnectionPool, PoolError, simple_query};
 
 /// After this time without a connection to a host, the next host is tried beside it.
 const STEP: Duration = Duration::from_millis(300);
 
+/// The number of borrowed connections that are looked at for one that is fit for requests.
+const ATTEMPTS: usize = 3;
+/// Why a borrowed connection is not fit.
+const IN_TRANSACTION: &str = "with an open transaction";
+
+/// The reason why a borrowed connection is not used.
+enum Unfit {
+    /// Its session is in a state in which no request would do what it says.
+    For(&'static str),
+    Failure(Failure),
+}
+
 type Messages = Pin<Box<dyn Stream<Item = Result<AsyncMessage, tokio_postgres::Error>> + Send>>;
 
-/// A connection, and the task that carries it. After a drop it ends as soon as the requests that
-/// were sent are answered.
+/// A connection. After a drop it ends as soon as the requests that were sent are answered, or goes
+/// back to the pool that has lent it.
 pub(crate) struct Link {
-    pub(crate) client: Client,
-    driver: AbortHandle,
+    carrier: Carrier,
     /// It was cut off. Its task hears of that later.
     is_cut: AtomicBool,
     /// The moment of its last use, in nanoseconds.
@@ -45,6 +59,14 @@ pub(crate) struct Link {
     /// The timeline of the server; 0 if it is not known.
     timeline: u32,
     identity: Arc<DatabaseIdentity>,
+}
+
+/// What carries the requests of a connection.
+enum Carrier {
+    /// A connection of the store, and the task that drives it.
+    Own(Client, AbortHandle),
+    /// A connection of a pool of the program.
+    Lent(Lent),
 }
 
 /// A connection, and the notifications that arrive on it.
@@ -152,14 +174,125 @@ impl Link {
         }));
         let used = AtomicU64::new(Moment::now().as_nanos());
         let link = Link {
-            client,
-            driver: driver.abort_handle(),
+            carrier: Carrier::Own(client, driver.abort_handle()),
             is_cut: AtomicBool::new(false),
             used,
             timeline: 0,
             identity: server.identity.clone(),
         };
         Ok((link, notifications))
+    }
+
+    /// Borrows a connection from a pool, and asks it who it is and in which state it is. One that
+    /// somebody has left in a transaction, or with another encoding, is closed: it would take
+    /// what a claim has written back, or read another name. One that leads to another database, or
+    /// to a standby, goes back to the pool. The limit applies to each step.
+    pub(crate) async fn borrow_from(
+        pool: &dyn ConnectionPool,
+        identity: &Arc<DatabaseIdentity>,
+        limit: Duration,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<Link, Failure> {
+        let permit = Arc::new(permit);
+        let mut unfit = "";
+        for _ in 0..ATTEMPTS {
+            let lent = match timeout(limit, pool.get()).await {
+                Ok(Ok(connection)) => Lent::new(connection, &permit),
+                Ok(Err(e)) => return Err(Failure::of_lending(pool.name(), e)),
+                Err(_) => {
+                    let why = format!("{} lent no connection within {limit:?}", pool.name());
+                    return Err(Failure::broken(Unavailable, why));
+                }
+            };
+            let mut link = Link {
+                carrier: Carrier::Lent(lent),
+                is_cut: AtomicBool::new(false),
+                used: AtomicU64::new(Moment::now().as_nanos()),
+                timeline: 0,
+                identity: identity.clone(),
+            };
+            match link.introduce_lent(limit).await {
+                Ok(who) => {
+                    identity.check(&who).map_err(|e| Failure::of(&e))?;
+                    if who.is_standby {
+                        return Err(Failure::broken(
+                            Unavailable,
+                            "it is a standby: locks are written",
+                        ));
+                    }
+                    link.timeline = who.timeline;
+                    return Ok(link);
+                }
+                Err(Unfit::For(why)) => {
+                    unfit = why;
+                    link.cut();
+                }
+                Err(Unfit::Failure(failure)) if failure.is_aborted => {
+                    unfit = IN_TRANSACTION;
+                    link.cut();
+                }
+                Err(Unfit::Failure(failure)) => {
+                    if failure.broken {
+                        link.cut();
+                    }
+                    return Err(failure.of_a_read());
+                }
+            }
+        }
+        let name = pool.name();
+        let why = format!("{name} lends connections {unfit}, which were closed");
+        Err(Failure::broken(Unavailable, why))
+    }
+
+    /// Asks a borrowed connection who it is, and in which state.
+    async fn introduce_lent(&self, limit: Duration) -> Result<Who, Unfit> {
+        let question = self.identity.question();
+        let mut is_known = question.is_some();
+        let mut answer = self.state_and(question.unwrap_or(ROLE), limit).await;
+        if let Err(failure) = &answer
+            && is_known
+            && !matches!(failure.kind, Unavailable | Ambiguous)
+        {
+            // Only a lasting refusal means that the role may not ask.
+            self.identity.was_refused();
+            is_known = false;
+            answer = self.state_and(ROLE, limit).await;
+        }
+        let texts = answer.map_err(Unfit::Failure)?;
+        let [is_alone, encoding, rest @ ..] = &*texts else {
+            return Err(Unfit::Failure(Failure::of(&junk("its state"))));
+        };
+        if is_alone.as_deref() != Some("t") {
+            return Err(Unfit::For(IN_TRANSACTION));
+        }
+        if encoding.as_deref() != Some("UTF8") {
+            return Err(Unfit::For("with another client_encoding than UTF8"));
+        }
+        let types = [Type::BOOL, Type::INT8, Type::INT8, Type::TEXT];
+        let columns = types.map(|r#type| (String::new(), r#type.oid()));
+        let row = Row::from_texts(columns, rest.iter().cloned());
+        let who = match is_known {
+            true => self.identity.read(&[row]),
+            false => Who::unknown(&[row]),
+        };
+        who.map_err(|e| Unfit::Failure(Failure::of(&e)))
+    }
+
+    /// Asks this question, and before it if this statement is a transaction of its own, and for the
+    /// encoding. By the simple protocol a transaction begins when its first statement arrives.
+    async fn state_and(
+        &self,
+        question: &str,
+        limit: Duration,
+    ) -> Result<Vec<Option<String>>, Failure> {
+        let sql = format!(
+            "SELECT pg_catalog.now() OPERATOR(pg_catalog.=) pg_catalog.statement_timestamp(),
+                pg_catalog.current_setting('client_encoding'), who.* FROM ({question}) who"
+        );
+        let rows = self.execute(&sql, limit).await?;
+        rows.into_iter()
+            .next()
+            .ok_or_else(|| Failure::of(&junk("its state")))
     }
 
     /// Sends a request, and waits for its answer within this limit. A connection that does not
@@ -169,56 +302,81 @@ impl Link {
         request: &Request,
         limit: Duration,
     ) -> Result<Vec<Row>, Failure> {
-        self.answered(request.ask(&self.client), limit).await
+        match &self.carrier {
+            Carrier::Own(client, _) => {
+                let asked = request.ask(client);
+                self.answered(asked.map_err(Failure::of_borrowed), limit)
+                    .await
+            }
+            Carrier::Lent(lent) => self.answered(lent.query(request), limit).await,
+        }
     }
 
     /// Sends a request in a transaction of the isolation level that locks need, for sessions with
-    /// another default: three statements in one flight. If `BEGIN` fails, the functions detect the
-    /// other isolation level, and refuse.
+    /// another default: on a connection of our own, three statements in one flight. If `BEGIN`
+    /// fails, the functions detect the other isolation level, and refuse.
     pub(crate) async fn ask_isolated(
         &self,
         request: &Request,
         limit: Duration,
     ) -> Result<Vec<Row>, Failure> {
+        let client = match &self.carrier {
+            Carrier::Own(client, _) => client,
+            Carrier::Lent(lent) => {
+                return self.answered(lent.query_isolated(request), limit).await;
+            }
+        };
         let all = join3(
-            self.client
-                .batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED"),
-            request.ask(&self.client),
-            self.client.batch_execute("COMMIT"),
+            client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED"),
+            request.ask(client),
+            client.batch_execute("COMMIT"),
         );
         let committed = all.map(|(begun, answer, committed)| {
-            begun?;
+            begun.map_err(PoolError::Client)?;
             let rows = answer?;
-            committed.map(|()| rows)
+            committed.map(|()| rows).map_err(PoolError::Client)
         });
-        self.answered(committed, limit).await
+        self.answered(committed.map_err(Failure::of_borrowed), limit)
+            .await
     }
 
-    /// Executes statements without parameters, within this limit.
-    pub(crate) async fn execute(&self, sql: &str, limit: Duration) -> Result<(), Failure> {
-        self.answered(self.client.batch_execute(sql), limit).await
+    /// Executes statements without parameters, within this limit, and returns their rows.
+    pub(crate) async fn execute(
+        &self,
+        sql: &str,
+        limit: Duration,
+    ) -> Result<Vec<Vec<Option<String>>>, Failure> {
+        match &self.carrier {
+            Carrier::Own(client, _) => {
+                let asked = simple_query(client, sql);
+                self.answered(asked.map_err(Failure::of_borrowed), limit)
+                    .await
+            }
+            Carrier::Lent(lent) => self.answered(lent.simple_query(sql), limit).await,
+        }
     }
 
     async fn answered<T>(
         &self,
-        asked: impl Future<Output = Result<T, tokio_postgres::Error>>,
+        asked: impl Future<Output = Result<T, Failure>>,
         limit: Duration,
     ) -> Result<T, Failure> {
         let answer = timeout(limit, asked).await;
         self.used.store(Moment::now().as_nanos(), Ordering::Relaxed);
-        match answer {
-            Ok(answer) => answer.map_err(|e| Failure::of_request(&e)),
-            Err(_) => {
-                self.cut();
-                Err(Failure::broken(Ambiguous, "no answer in time"))
-            }
-        }
+        answer.unwrap_or_else(|_| {
+            self.cut();
+            Err(Failure::broken(Ambiguous, "no answer in time"))
+        })
     }
 
     /// Returns whether the connection can still be used.
     pub(crate) fn is_open(&self) -> bool {
         let is_cut = self.is_cut.load(Ordering::Acquire) || self.identity.is_former(self.timeline);
-        !is_cut && !self.client.is_closed() && !self.driver.is_finished()
+        !is_cut
+            && match &self.carrier {
+                Carrier::Own(client, driver) => !client.is_closed() && !driver.is_finished(),
+                Carrier::Lent(lent) => lent.is_open(),
+            }
     }
 
     /// The time since the last use.
@@ -226,10 +384,18 @@ impl Link {
         Moment::now().since(Moment::from_nanos(self.used.load(Ordering::Relaxed)))
     }
 
+    /// Returns whether a pool of the program has lent the connection.
+    pub(crate) fn is_lent(&self) -> bool {
+        matches!(self.carrier, Carrier::Lent(_))
+    }
+
     /// Closes the socket, also while requests are under way.
     pub(crate) fn cut(&self) {
         self.is_cut.store(true, Ordering::Release);
-        self.driver.abort();
+        match &self.carrier {
+            Carrier::Own(_, driver) => driver.abort(),
+            Carrier::Lent(lent) => lent.discard(),
+        }
     }
 }
 

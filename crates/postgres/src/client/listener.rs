@@ -261,7 +261,7 @@ impl Listener {
 impl Listening {
     async fn execute(&self, sql: &str, limit: Duration) -> Result<()> {
         let done = self.link.execute(sql, limit).await;
-        done.map_err(|failure| failure.of_a_read().into())
+        done.map(drop).map_err(|failure| failure.of_a_read().into())
     }
 }
 

@@ -1,8 +1,9 @@
 //! A pool of connections for independent requests: each is one transaction, and depends on no
 //! earlier one of its connection.
 //!
-//! The store has a pool of its own, since an application's may be full of transactions that wait
-//! for these very locks. A request runs on a task: even if its caller leaves, its connection is
+//! The store opens them itself, or borrows them from a pool of the program. That pool may be full of
+//! transactions that wait for these very locks, so one borrowed connection is kept as long as the
+//! store lives, and others go back after each request. A request runs on a task: even if its caller leaves, its connection is
 //! given back once it is answered, or closed at the time limit.
 //!
 //! A connection lives in the runtime in which it was opened, and is not driven unless that is. Each
@@ -14,6 +15,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Deref;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -24,16 +26,18 @@ use leasehold_core::support::{fault, locked};
 use leasehold_core::{Error, Result};
 use leasehold_net::Host;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, Semaphore, oneshot};
-use tokio::time::timeout;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::{sleep, timeout};
 
 use crate::client::answer::Row;
+use crate::client::identity::DatabaseIdentity;
 use crate::client::link::Link;
 use crate::client::request::Request;
 use crate::config::{Config, Server};
 use crate::error::Failure;
+use crate::pool::ConnectionPool;
 
-/// A connection that was not used for this time is closed.
+/// A connection that was not used for this time is closed, unless it is the only one.
 const IDLE: Duration = Duration::from_secs(60);
 /// After the server refused a further connection, none is asked for during this time, as long as
 /// another one is in use.
@@ -43,7 +47,7 @@ const RENEWALS: usize = 2;
 
 /// The connections of one client.
 pub(crate) struct Pool {
-    server: Server,
+    source: Source,
     most: usize,
     limit: Duration,
     /// The time that a verb waits while all connections are in use.
@@ -57,6 +61,22 @@ pub(crate) struct Pool {
     notifier: Notifier,
 }
 
+/// Where connections come from.
+enum Source {
+    /// They are opened, and are the store's own.
+    Server(Server),
+    /// They are borrowed.
+    Lender(Lender),
+}
+
+/// A pool of the program.
+struct Lender {
+    pool: Arc<dyn ConnectionPool>,
+    identity: Arc<DatabaseIdentity>,
+    /// It is being closed, so it gets back every connection.
+    is_closing: AtomicBool,
+}
+
 /// The connections that live in one runtime, with limits to the requests that run there at once.
 struct InRuntime {
     pool: Weak<Pool>,
@@ -64,6 +84,8 @@ struct InRuntime {
     connections: Mutex<Connections>,
     verbs: Semaphore,
     renewals: Semaphore,
+    /// A permit for each connection that may be borrowed.
+    loans: Arc<Semaphore>,
 }
 
 #[derive(Default)]
@@ -87,10 +109,22 @@ pub(crate) struct Taken {
 impl Pool {
     /// Creates a pool without connections. It runs as many requests at once in each runtime as the
     /// configuration has connections, and renewals beside them. The notifier is told when a
-    /// connection breaks.
-    pub(crate) fn new(config: &Config, notifier: &Notifier) -> Arc<Pool> {
+    /// connection breaks. With a lender, connections are borrowed there.
+    pub(crate) fn new(
+        config: &Config,
+        lender: Option<Arc<dyn ConnectionPool>>,
+        notifier: &Notifier,
+    ) -> Arc<Pool> {
+        let source = match lender {
+            None => Source::Server(config.server.clone()),
+            Some(pool) => Source::Lender(Lender {
+                pool,
+                identity: config.server.identity.clone(),
+                is_closing: AtomicBool::new(false),
+            }),
+        };
         Arc::new(Pool {
-            server: config.server.clone(),
+            source,
             most: config.connections,
             limit: config.timeout,
             patience: config.patience.unwrap_or(config.timeout),
@@ -146,6 +180,7 @@ impl Pool {
             connections: Mutex::default(),
             verbs: Semaphore::new(self.most),
             renewals: Semaphore::new(RENEWALS),
+            loans: Arc::new(Semaphore::new(self.most)),
         });
         each.push(here.clone());
         drop(each);
@@ -157,6 +192,33 @@ impl Pool {
     /// back.
     pub(crate) async fn take(self: &Arc<Self>) -> Result<Taken, Failure> {
         self.here()?.take_for(self, false).await
+    }
+
+    /// The greatest number of connections for requests in each runtime.
+    pub(crate) fn at_most(&self) -> usize {
+        match self.source {
+            Source::Server(_) => self.most + RENEWALS,
+            Source::Lender(_) => self.most,
+        }
+    }
+
+    /// Closes connections that are not used, for ever, and gives back all borrowed ones when their
+    /// pool is closed.
+    pub(crate) async fn tidy(&self) {
+        if let Source::Lender(lender) = &self.source {
+            lender.pool.closed().await;
+            lender.is_closing.store(true, Ordering::Release);
+            self.close_idle();
+            return;
+        }
+        loop {
+            sleep(IDLE / 2).await;
+            let each = locked(&self.each).clone();
+            for home in each {
+                let old = home.old();
+                drop(old);
+            }
+        }
     }
 
     /// Waits until the server refuses the only connection. The caller then closes its own
@@ -186,6 +248,24 @@ impl Pool {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+}
+
+impl Lender {
+    /// Borrows a connection. This goes on if nobody waits for it any more, because a connection
+    /// that is being looked at could only be closed; then it is given back.
+    fn lend(
+        &self,
+        home: Arc<InRuntime>,
+        limit: Duration,
+        permit: OwnedSemaphorePermit,
+    ) -> impl Future<Output = Result<Taken, Failure>> + Send + 'static {
+        let (pool, identity) = (self.pool.clone(), self.identity.clone());
+        async move {
+            let link = Link::borrow_from(&*pool, &identity, limit, permit).await?;
+            locked(&home.connections).in_use += 1;
+            Ok(home.taken(Arc::new(link)))
+        }
     }
 }
 
@@ -241,6 +321,68 @@ impl InRuntime {
     }
 
     async fn take_for(self: &Arc<Self>, pool: &Pool, is_renewal: bool) -> Result<Taken, Failure> {
+        match &pool.source {
+            Source::Server(server) => self.take_own(pool, server, is_renewal).await,
+            Source::Lender(lender) => self.borrow(pool, lender, is_renewal).await,
+        }
+    }
+
+    /// Returns the connection that is kept, or borrows another one, whichever is there first.
+    async fn borrow(
+        self: &Arc<Self>,
+        pool: &Pool,
+        lender: &Lender,
+        is_renewal: bool,
+    ) -> Result<Taken, Failure> {
+        let mut late = pin!(sleep(pool.limit * 2));
+        let mut refusal = None;
+        loop {
+            let mut next = match self.idle_or_next(is_renewal) {
+                Ok(link) => return Ok(self.taken(link)),
+                Err(next) => next,
+            };
+            let borrowing = async {
+                let permit = self.loans.clone().acquire_owned().await;
+                let permit = permit.map_err(|_| Failure::closed())?;
+                let task = self
+                    .runtime
+                    .spawn(lender.lend(self.clone(), pool.limit, permit));
+                task.await
+                    .unwrap_or_else(|_| Err(Failure::new(Unavailable, "the runtime ends")))
+            };
+            tokio::select! {
+                biased;
+                given = &mut next => match given {
+                    Ok(taken) => return Ok(taken),
+                    // The last connection broke.
+                    Err(_) => refusal = None,
+                },
+                borrowed = borrowing, if refusal.is_none() => match borrowed {
+                    Ok(taken) => return Ok(taken),
+                    Err(failure) if locked(&self.connections).in_use == 0 => {
+                        // Another runtime may keep the only connection of the pool.
+                        pool.close_idle();
+                        return Err(failure);
+                    }
+                    Err(failure) => refusal = Some(failure),
+                },
+                () = &mut late => {
+                    return Err(refusal.unwrap_or_else(|| {
+                        let name = lender.pool.name();
+                        let why = format!("{name} lends no further connection, and those of this client are busy");
+                        Failure::new(Unavailable, why)
+                    }));
+                }
+            }
+        }
+    }
+
+    async fn take_own(
+        self: &Arc<Self>,
+        pool: &Pool,
+        server: &Server,
+        is_renewal: bool,
+    ) -> Result<Taken, Failure> {
         loop {
             let is_alone = is_renewal && fault("renewals-connect");
             if let Some(link) = (!is_alone).then(|| self.idle()).flatten() {
@@ -250,9 +392,9 @@ impl InRuntime {
                 // A renewal that is late is worth nothing.
                 let limit = match is_renewal {
                     true => pool.limit,
-                    false => pool.server.connect_limit(pool.limit),
+                    false => server.connect_limit(pool.limit),
                 };
-                match Link::open(&pool.server, limit).await {
+                match Link::open(server, limit).await {
                     Ok((link, _)) => {
                         locked(&self.connections).in_use += 1;
                         return Ok(self.taken(Arc::new(link)));
@@ -301,6 +443,36 @@ impl InRuntime {
         None
     }
 
+    /// Returns the connection that is kept if no request uses it, or else queues for the next one
+    /// that is given back.
+    fn idle_or_next(&self, is_renewal: bool) -> Result<Arc<Link>, oneshot::Receiver<Taken>> {
+        let mut connections = locked(&self.connections);
+        let mut ended = None;
+        if let Some(link) = connections.idle.pop() {
+            if link.is_open() {
+                connections.in_use += 1;
+                return Ok(link);
+            }
+            ended = Some(link);
+        }
+        let next = connections.enqueue(is_renewal);
+        drop(connections);
+        if ended.is_some() {
+            self.interrupted();
+        }
+        Err(next)
+    }
+
+    /// Takes out the idle connections that were not used for long, all but one.
+    fn old(&self) -> Vec<Arc<Link>> {
+        let idle = &mut locked(&self.connections).idle;
+        // The one that was used last is the last one.
+        let kept = idle.pop();
+        let old = idle.extract_if(.., |link| link.idle() >= IDLE).collect();
+        idle.extend(kept);
+        old
+    }
+
     /// Queues for the next connection that is given back; `None` if another one may be opened.
     fn queue(&self, is_renewal: bool) -> Option<oneshot::Receiver<Taken>> {
         let mut connections = locked(&self.connections);
@@ -310,13 +482,7 @@ impl InRuntime {
         if !is_full || connections.in_use == 0 {
             return None;
         }
-        let (sender, next) = oneshot::channel();
-        if is_renewal {
-            connections.waiting.push_front(sender);
-        } else {
-            connections.waiting.push_back(sender);
-        }
-        Some(next)
+        Some(connections.enqueue(is_renewal))
     }
 
     /// Gives a connection to the next request that waits for one, or puts it among the idle ones.
@@ -331,8 +497,8 @@ impl InRuntime {
             let mut connections = locked(&self.connections);
             let Some(next) = connections.waiting.pop_front() else {
                 connections.in_use -= 1;
-                if !self.is_closed() {
-                    connections.idle.retain(|link| link.idle() < IDLE);
+                // Of borrowed connections one is kept.
+                if self.keeps(link) && !(link.is_lent() && !connections.idle.is_empty()) {
                     connections.idle.push(link.clone());
                 }
                 return;
@@ -362,8 +528,15 @@ impl InRuntime {
         }
     }
 
-    fn is_closed(&self) -> bool {
-        self.pool.upgrade().is_none_or(|pool| pool.is_closed())
+    /// Returns whether a connection may be kept after its use.
+    fn keeps(&self, link: &Link) -> bool {
+        self.pool.upgrade().is_some_and(|pool| {
+            let is_wanted = match &pool.source {
+                Source::Lender(lender) => !lender.is_closing.load(Ordering::Acquire),
+                Source::Server(_) => true,
+            };
+            !pool.is_closed() && is_wanted && link.is_open()
+        })
     }
 
     /// Returns whether it has no connection, as after the end of its runtime.
@@ -376,6 +549,18 @@ impl InRuntime {
 impl Connections {
     fn are_none(&self) -> bool {
         self.in_use == 0 && self.idle.is_empty()
+    }
+
+    /// Queues for the next connection that is given back, a renewal before other requests.
+    fn enqueue(&mut self, is_renewal: bool) -> oneshot::Receiver<Taken> {
+        let (sender, next) = oneshot::channel();
+        self.waiting.retain(|sender| !sender.is_closed());
+        if is_renewal {
+            self.waiting.push_front(sender);
+        } else {
+            self.waiting.push_back(sender);
+        }
+        next
     }
 }
 
@@ -397,8 +582,13 @@ impl Drop for Taken {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hosts: Vec<String> = self.server.hosts.iter().map(Host::to_string).collect();
-        write!(f, "{}/{}", hosts.join(","), self.server.database)
+        match &self.source {
+            Source::Server(server) => {
+                let hosts: Vec<String> = server.hosts.iter().map(Host::to_string).collect();
+                write!(f, "{}/{}", hosts.join(","), server.database)
+            }
+            Source::Lender(lender) => f.write_str(lender.pool.name()),
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use leasehold_conformance::{Budget, Capabilities, Harness, Link, Need};
 use leasehold_core::backend::{Backend, async_trait};
 use leasehold_core::{Fenced, Result};
 use leasehold_postgres::client::{Client, NoTls};
-use leasehold_postgres::{LOST, Postgres as Store};
+use leasehold_postgres::{Config, LOST, PoolOptions, Postgres as Store};
 use leasehold_testbed::verbs::connected;
 use leasehold_testbed::{Detour, PgBouncer, Postgres, PostgresOptions, Proxy};
 use tokio::sync::Mutex;
@@ -35,6 +35,39 @@ enum Way {
     Pooled(PgBouncer),
     /// The same, with notifications from the server itself.
     Listen(PgBouncer),
+    /// Over a pool of the program, with notifications from the server itself.
+    Lent(Lender),
+}
+
+/// The kind of the program's pool.
+#[derive(Clone, Copy)]
+enum Lender {
+    #[cfg(feature = "deadpool")]
+    Deadpool,
+    #[cfg(feature = "sqlx")]
+    Sqlx,
+}
+
+impl Lender {
+    /// A client over a pool of its own, as another program has it, to this server.
+    async fn client(self, url: &str, listen: &str) -> Result<Store> {
+        let listen = Config::from_url(listen)?;
+        let options = PoolOptions::new().listen(listen);
+        match self {
+            #[cfg(feature = "deadpool")]
+            Lender::Deadpool => {
+                let settings = url.parse().expect("a URL");
+                let manager = deadpool_postgres::Manager::new(settings, NoTls);
+                let pool = deadpool_postgres::Pool::builder(manager).max_size(2);
+                Store::with_pool(pool.build().expect("a pool"), options).await
+            }
+            #[cfg(feature = "sqlx")]
+            Lender::Sqlx => {
+                let pool = sqlx_postgres::PgPoolOptions::new().max_connections(2);
+                Store::with_pool(pool.connect_lazy(url).expect("a pool"), options).await
+            }
+        }
+    }
 }
 
 impl World {
@@ -67,10 +100,38 @@ impl World {
         })
     }
 
+    #[cfg(feature = "deadpool")]
+    pub async fn deadpool() -> Arc<dyn Harness> {
+        Arc::new(World {
+            server: server().await,
+            way: Way::Lent(Lender::Deadpool),
+        })
+    }
+
+    #[cfg(feature = "sqlx")]
+    pub async fn sqlx() -> Arc<dyn Harness> {
+        Arc::new(World {
+            server: server().await,
+            way: Way::Lent(Lender::Sqlx),
+        })
+    }
+
+    /// A client by these addresses, for the verbs and for the listener.
+    async fn connect(&self, verbs: &str, listen: &str) -> Store {
+        let url = self.url(verbs, listen);
+        match self.way {
+            Way::Lent(lender) => {
+                let listen = self.url(listen, listen);
+                connected(|| lender.client(&url, &listen)).await
+            }
+            _ => connected(|| Store::connect(&url)).await,
+        }
+    }
+
     /// Where verbs are executed.
     fn addr(&self) -> &str {
         match &self.way {
-            Way::Direct => self.server.addr(),
+            Way::Direct | Way::Lent(_) => self.server.addr(),
             Way::Pooled(pooler) | Way::Listen(pooler) => pooler.addr(),
         }
     }
@@ -78,7 +139,7 @@ impl World {
     /// The store by these addresses, for the verbs and for the listener.
     fn url(&self, verbs: &str, listen: &str) -> String {
         let listen = match self.way {
-            Way::Direct => String::new(),
+            Way::Direct | Way::Lent(_) => String::new(),
             Way::Pooled(_) => "?listen=off".to_owned(),
             Way::Listen(_) => format!("?listen={listen}"),
         };
@@ -117,12 +178,12 @@ impl Harness for World {
             Way::Direct => "postgres",
             Way::Pooled(_) => "postgres, PgBouncer",
             Way::Listen(_) => "postgres, PgBouncer with listen=",
+            Way::Lent(_) => "postgres, a pool of the program",
         }
     }
 
     async fn client(&self) -> Arc<dyn Backend> {
-        let url = self.url(self.addr(), self.server.addr());
-        Arc::new(connected(|| Store::connect(&url)).await)
+        Arc::new(self.connect(self.addr(), self.server.addr()).await)
     }
 
     fn ttl(&self) -> Duration {
@@ -151,6 +212,8 @@ impl Harness for World {
             Way::Pooled(_) => able.to_vec(),
             Way::Direct => [&able[..], &[PushedWake, Requests, Need::Detour]].concat(),
             Way::Listen(_) => [&able[..], &[PushedWake, Requests]].concat(),
+            // Each connection that is borrowed is asked who it is.
+            Way::Lent(_) => [&able[..], &[PushedWake]].concat(),
         };
         Capabilities::new(
             &able,
@@ -163,14 +226,17 @@ impl Harness for World {
             Way::Direct => World::direct().await,
             Way::Pooled(_) => World::pooled().await,
             Way::Listen(_) => World::listen().await,
+            Way::Lent(lender) => Arc::new(World {
+                server: server().await,
+                way: Way::Lent(lender),
+            }),
         }
     }
 
     async fn linked_client(&self) -> (Arc<dyn Backend>, Arc<dyn Link>) {
         let verbs = Proxy::to(self.addr()).await.expect("a proxy");
         let listen = Proxy::to(self.server.addr()).await.expect("a proxy");
-        let url = self.url(verbs.addr(), listen.addr());
-        let client = connected(|| Store::connect(&url)).await;
+        let client = self.connect(verbs.addr(), listen.addr()).await;
         (Arc::new(client), Arc::new(Links(verbs, listen)))
     }
 
@@ -189,8 +255,7 @@ impl Harness for World {
 
     async fn fenced_client(&self) -> (Arc<dyn Backend>, Arc<dyn FencedResource>) {
         static ROWS: AtomicU64 = AtomicU64::new(0);
-        let url = self.url(self.addr(), self.server.addr());
-        let locks = Arc::new(connected(|| Store::connect(&url)).await);
+        let locks = Arc::new(self.connect(self.addr(), self.server.addr()).await);
         let (client, connection) = leasehold_postgres::client::connect(&self.server.url(), NoTls)
             .await
             .expect("a connection");

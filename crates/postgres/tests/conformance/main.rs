@@ -21,6 +21,11 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 fn main() -> ExitCode {
     main_of(vec![
         Setup::new("", one),
+        // Over pools that the program has already.
+        #[cfg(feature = "deadpool")]
+        Setup::new("deadpool", World::deadpool),
+        #[cfg(feature = "sqlx")]
+        Setup::new("sqlx", World::sqlx),
         // Through PgBouncer in transaction mode, with notifications from the server itself.
         Setup::new("listen", World::listen),
         // Through PgBouncer in transaction mode, where waiters poll.

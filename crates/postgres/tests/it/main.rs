@@ -15,6 +15,8 @@ mod failover;
 mod faults;
 mod fence;
 mod interop;
+#[cfg(all(feature = "bb8", feature = "deadpool", feature = "sqlx"))]
+mod own_pool;
 mod pooled;
 mod setup;
 mod support;
