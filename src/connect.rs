@@ -26,7 +26,7 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 /// | `sqlite:///absolute/path` | `sqlite` |
 /// | `bridge+OLD NEW`, for two of the others: holds in both, for a move from the one to the other | `bridge` |
 ///
-/// The scheme may be in any case. With the feature `tls`, an `s` behind the scheme asks for TLS: `rediss://`, `valkeys://`,
+/// The scheme may be in any case. With the feature `tls` (or `tls-ring`, or `tls-no-provider`), an `s` behind the scheme asks for TLS: `rediss://`, `valkeys://`,
 /// `rediss+cluster://`, `redlocks://`, `etcds://`, `zookeepers://`. There is a TLS connection then, or an error; nothing is sent in
 /// plain text. The words `ca=file`, `cert=file` and `key=file`, and `server_name=name` say whom to trust and what to show; each
 /// store's `Tls` documents them. PostgreSQL has the words of its own clients: `sslmode`, `sslrootcert`, `sslcert`, `sslkey`. Only
@@ -329,7 +329,7 @@ fn unknown(scheme: &str) -> String {
             true => "tls".to_owned(),
             false => format!("{feature} and tls"),
         };
-        add(tls, is_on && cfg!(feature = "tls"), &both);
+        add(tls, is_on && cfg!(feature = "tls-no-provider"), &both);
     }
     match cfg!(feature = "bridge") {
         true => has.push("bridge+URL URL".to_owned()),

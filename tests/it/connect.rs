@@ -52,7 +52,7 @@ async fn an_unknown_scheme_is_told_all_that_there_are() {
         ("valkeys+cluster", cfg!(feature = "redis")),
         ("etcds", cfg!(feature = "etcd")),
     ] {
-        let is_there = is_on && cfg!(feature = "tls");
+        let is_there = is_on && cfg!(feature = "tls-no-provider");
         assert_eq!(has.contains(tls), is_there, "{tls}: {said}");
         assert_eq!(lacks.contains(tls), !is_there, "{tls}: {said}");
     }
