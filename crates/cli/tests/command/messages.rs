@@ -106,7 +106,7 @@ fn an_error_names_the_store_and_who_named_it() {
     };
     for words in [
         &["run", "x", "-w", "1s", "--", "true"][..],
-        &["elect", "x", "--ttl", "1s", "--", "true"],
+        &["run", "x", "-n", "--", "true"],
         &["ls"],
         &["who", "x"],
     ] {
