@@ -17,7 +17,7 @@ use crate::{
 /// All stores, without TLS and SASL.
 const STORES: &str = "memory,redis,redlock,etcd,zookeeper,postgres,sqlite,bridge";
 /// The features of the facade that must build alone.
-const FEATURES: [&str; 16] = [
+const FEATURES: [&str; 18] = [
     "",
     "memory",
     "redis",
@@ -34,6 +34,8 @@ const FEATURES: [&str; 16] = [
     "zookeeper,tls",
     "zookeeper,sasl",
     "postgres,tls",
+    "redis,redlock,etcd,zookeeper,postgres,tls-ring",
+    "redis,redlock,etcd,zookeeper,postgres,tls-no-provider",
 ];
 
 /// Runs every check, cheapest first, and stops at the first that fails. It leaves out each feature

@@ -60,7 +60,7 @@ use crate::claim::shared::Shared;
 pub use crate::config::Config;
 pub use crate::fence::{HELD, LOST, PASSED_ON, StillHolds, held};
 pub use crate::scripts::migration;
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 pub use leasehold_net::Tls;
 
 /// The number of names that one step takes at most.

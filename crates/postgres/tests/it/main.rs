@@ -18,7 +18,7 @@ mod interop;
 mod pooled;
 mod setup;
 mod support;
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 mod tls;
 mod urls;
 mod users;
