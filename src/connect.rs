@@ -4,14 +4,16 @@ use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
-use leasehold_core::backend::Backend;
-use leasehold_core::{Error, ErrorKind, Result, Store};
+use leasehold_core::backend::{Backend, Clock};
+use leasehold_core::{Error, ErrorKind, Result, Store, patiently};
 
 /// Connects to the store that `url` names.
 ///
-/// It returns a [`Connect`], which is awaited for a [`Store`]. [`Connect::on_own_thread`] puts the client on a thread of its own,
-/// and [`Connect::backend`] connects without making a store. Nothing happens before it is awaited.
+/// It returns a [`Connect`], which is awaited for a [`Store`]. [`Connect::patience`] waits for a store that is away,
+/// [`Connect::on_own_thread`] puts the client on a thread of its own, and [`Connect::backend`] connects without making a store.
+/// Nothing happens before it is awaited.
 ///
 /// | URL | feature |
 /// |---|---|
@@ -26,7 +28,7 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 /// | `sqlite:///absolute/path` | `sqlite` |
 /// | `bridge+OLD NEW`, for two of the others: holds in both, for a move from the one to the other | `bridge` |
 ///
-/// The scheme may be in any case. With the feature `tls`, an `s` behind the scheme asks for TLS: `rediss://`, `valkeys://`,
+/// The scheme may be in any case. With the feature `tls` (or `tls-ring`, or `tls-no-provider`), an `s` behind the scheme asks for TLS: `rediss://`, `valkeys://`,
 /// `rediss+cluster://`, `redlocks://`, `etcds://`, `zookeepers://`. There is a TLS connection then, or an error; nothing is sent in
 /// plain text. The words `ca=file`, `cert=file` and `key=file`, and `server_name=name` say whom to trust and what to show; each
 /// store's `Tls` documents them. PostgreSQL has the words of its own clients: `sslmode`, `sslrootcert`, `sslcert`, `sslkey`. Only
@@ -45,7 +47,7 @@ use leasehold_core::{Error, ErrorKind, Result, Store};
 ///   too old, or of a kind that the store does not support; or it is `sqlite://` on a system that is not Linux.
 /// - [`NoRuntime`](ErrorKind::NoRuntime): the store needs a tokio runtime, and none is running here.
 /// - [`Unavailable`](ErrorKind::Unavailable), [`Denied`](ErrorKind::Denied): the server cannot be reached within a few
-///   seconds, or refuses the credentials; with TLS also, a certificate is refused, here or there.
+///   seconds (or within [`Connect::patience`]), or refuses the credentials; with TLS also, a certificate is refused, here or there.
 ///
 /// No error shows the credentials of the URL.
 ///
@@ -68,6 +70,7 @@ pub fn connect(url: impl AsRef<str>) -> Connect {
     Connect {
         url: url.as_ref().trim().to_owned(),
         on_own_thread: false,
+        patience: Duration::ZERO,
     }
 }
 
@@ -95,9 +98,41 @@ pub fn connect(url: impl AsRef<str>) -> Connect {
 pub struct Connect {
     url: String,
     on_own_thread: bool,
+    patience: Duration,
 }
 
 impl Connect {
+    /// Waits this long for a store that is away: a pod may start before its database does, and a serverless one takes 15 s to wake.
+    ///
+    /// While the store is [`Unavailable`](ErrorKind::Unavailable), connecting is tried again, at first after 20 ms, later once in a
+    /// second. Whatever waiting does not mend ends it at once: a bad URL, wrong credentials, a certificate, another store at the
+    /// address. The default is zero, which is one attempt. [`Duration::MAX`] waits without a limit. The first attempt always has the
+    /// time that it has without patience, a few seconds; no later one lasts beyond the end of the patience.
+    ///
+    /// The wait is told by one event of level `WARN` when it begins, and one when the store is there.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`]. After a wait the message of the latest attempt begins with the time, as in `not available for 30.0 s: …`.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`connect`]: the attempt that is under way is dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main] async fn main() -> leasehold::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let store = leasehold::connect("memory://").patience(Duration::from_secs(30)).await?;
+    /// # drop(store); Ok(()) }
+    /// ```
+    pub fn patience(mut self, patience: Duration) -> Connect {
+        self.patience = patience;
+        self
+    }
+
     /// Puts the client on a thread and a runtime of its own.
     ///
     /// For programs whose runtime may be blocked for longer than a lease: renewals go on there. See [`Store::on_own_thread`] for
@@ -156,7 +191,13 @@ impl Connect {
                 "a backend has no thread of its own: pass it to Store::on_own_thread",
             ));
         }
-        backend(&self.url).await
+        self.patiently().await
+    }
+
+    /// Connects, as often as patience asks for it.
+    async fn patiently(&self) -> Result<Arc<dyn Backend>> {
+        let attempt = || Box::pin(backend(&self.url));
+        patiently(self.patience, &Clock::boot(), attempt, |_| ()).await
     }
 }
 
@@ -166,11 +207,10 @@ impl IntoFuture for Connect {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let Connect { url, on_own_thread } = self;
-            if on_own_thread {
-                Store::on_own_thread(Box::pin(async move { backend(&url).await })).await
+            if self.on_own_thread {
+                Store::on_own_thread(Box::pin(async move { self.patiently().await })).await
             } else {
-                backend(&url).await.map(Store::new)
+                self.patiently().await.map(Store::new)
             }
         })
     }
@@ -181,6 +221,7 @@ impl fmt::Debug for Connect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connect")
             .field("on_own_thread", &self.on_own_thread)
+            .field("patience", &self.patience)
             .finish_non_exhaustive()
     }
 }
@@ -329,7 +370,7 @@ fn unknown(scheme: &str) -> String {
             true => "tls".to_owned(),
             false => format!("{feature} and tls"),
         };
-        add(tls, is_on && cfg!(feature = "tls"), &both);
+        add(tls, is_on && cfg!(feature = "tls-no-provider"), &both);
     }
     match cfg!(feature = "bridge") {
         true => has.push("bridge+URL URL".to_owned()),

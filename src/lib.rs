@@ -36,9 +36,10 @@
 //! Each store is a feature: `memory` (default), `redis`, `redlock`, `etcd`, `zookeeper`,
 //! `postgres`, `sqlite`. A feature adds a store and its URL scheme, and changes nothing else.
 //! `bridge` adds a store over two of them, for a move from one to the other. `tls` adds TLS to the
-//! stores that support it (it needs a C compiler to build), `deadpool`, `bb8` and `sqlx` let
-//! `postgres` use a pool that the program has, and `sasl` adds accounts of ZooKeeper's
-//! servers. `sqlite` builds everywhere and works on Linux: elsewhere [`connect`] returns
+//! stores that support it (it needs a C compiler to build), with the cryptography of `aws-lc-rs`;
+//! `tls-ring` does so with `ring`, and `tls-no-provider` with what the program has installed for
+//! rustls. `deadpool`, `bb8` and `sqlx` let `postgres` use a pool that the program has. `sasl` adds
+//! accounts of ZooKeeper's servers. `sqlite` builds everywhere and works on Linux: elsewhere [`connect`] returns
 //! [`Unsupported`](ErrorKind::Unsupported). `etcd` needs `protoc` to build (Debian:
 //! `protobuf-compiler`).
 

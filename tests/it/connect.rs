@@ -52,7 +52,7 @@ async fn an_unknown_scheme_is_told_all_that_there_are() {
         ("valkeys+cluster", cfg!(feature = "redis")),
         ("etcds", cfg!(feature = "etcd")),
     ] {
-        let is_there = is_on && cfg!(feature = "tls");
+        let is_there = is_on && cfg!(feature = "tls-no-provider");
         assert_eq!(has.contains(tls), is_there, "{tls}: {said}");
         assert_eq!(lacks.contains(tls), !is_there, "{tls}: {said}");
     }
@@ -184,4 +184,50 @@ async fn a_blocked_runtime_needs_a_store_on_its_own_thread() -> leasehold::Resul
     assert!(kept.is_valid(), "{:?}", kept.check());
     assert_eq!(lost.lost().await, leasehold::Loss::Expired);
     kept.release().await
+}
+
+/// It tries until its patience is over, and no mistake is waited for.
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn a_store_that_is_away_is_waited_for_with_patience() {
+    use std::time::Duration;
+
+    let away = "redis://127.0.0.1:1";
+    let patience = Duration::from_millis(300);
+    let patient = || connect(away).patience(patience);
+    for error in [
+        patient().await.expect_err(away),
+        patient().on_own_thread().await.expect_err(away),
+        patient().backend().await.map(drop).expect_err(away),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        let said = error.to_string();
+        assert!(
+            said.starts_with("not available for 0.3 s: ") && said.contains("127.0.0.1:1"),
+            "{said}"
+        );
+    }
+    let once = refused(away).await.to_string();
+    assert!(!once.contains("not available for"), "{once}");
+    for mistake in ["redis://h:x", "mysql://h"] {
+        let error = connect(mistake)
+            .patience(Duration::MAX)
+            .await
+            .expect_err(mistake);
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    }
+}
+
+/// The message names the store of a bridge that is away.
+#[cfg(all(feature = "redis", feature = "bridge"))]
+#[tokio::test]
+async fn either_store_of_a_bridge_is_waited_for() {
+    let url = "bridge+redis://127.0.0.1:1 redis://127.0.0.2:1";
+    let patience = std::time::Duration::from_millis(100);
+    let error = connect(url).patience(patience).await.expect_err(url);
+    let said = error.to_string();
+    assert!(
+        said.starts_with("not available for 0.1 s: the old store: "),
+        "{said}"
+    );
 }

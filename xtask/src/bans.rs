@@ -42,8 +42,20 @@ const NETWORK: [&str; 7] = [
 /// Crates that only the features `tls` and `sasl` may bring.
 const OPTIONAL: [&str; 5] = ["rustls", "aws-lc-rs", "ring", "rsasl", "md5"];
 
-/// The other crypto provider: in a program with two, rustls chooses neither.
-const OTHER_PROVIDER: &str = "ring";
+/// The providers of cryptography that rustls can have. In a program with two, rustls chooses neither, and code that relies on its
+/// choice panics.
+const PROVIDERS: [&str; 3] = ["aws-lc-rs", "aws-lc-sys", "ring"];
+
+/// The stores whose dependencies leave the provider to our features. ZooKeeper's client crate brings aws-lc-rs with TLS.
+const LEFT_TO_FEATURES: &str = "memory,redis,redlock,etcd,postgres,sqlite,bridge";
+
+/// The stores of [`LEFT_TO_FEATURES`] with this feature, and the one provider that a user compiles then.
+const WITH_PROVIDER: [(&str, Option<&str>); 4] = [
+    ("tls", Some("aws-lc")),
+    ("tls-aws-lc", Some("aws-lc")),
+    ("tls-ring", Some("ring")),
+    ("tls-no-provider", None),
+];
 
 /// Crates that only tests may use.
 const FOR_TESTS: [&str; 4] = [
@@ -66,22 +78,43 @@ pub(crate) fn bans() -> Outcome {
         check(&format!("leasehold-{package}"), "")?;
     }
     let command = dependencies("leasehold-cli", "full")?;
-    let not_in_it = FOR_TESTS
-        .into_iter()
-        .chain([OTHER_PROVIDER])
-        .map(String::from);
+    let not_in_it = FOR_TESTS.into_iter().chain(["ring"]).map(String::from);
     refuse("leasehold-cli", "full", not_in_it, &command)?;
     let all = format!("tls,sasl,{}", STORES.join(","));
+    let other_provider = ["ring".to_owned()].into_iter();
     refuse(
         "leasehold",
         &all,
-        [OTHER_PROVIDER.to_owned()].into_iter(),
+        other_provider,
         &dependencies("leasehold", &all)?,
     )?;
+    for (feature, provider) in WITH_PROVIDER {
+        one_provider(
+            "leasehold",
+            &format!("{LEFT_TO_FEATURES},{feature}"),
+            provider,
+        )?;
+    }
+    let command = "lab,sqlite,postgres,redis,redlock,etcd,tls-ring";
+    one_provider("leasehold-cli", command, Some("ring"))?;
     println!(
         "bans: nobody depends on a store, or on its client, who should not, and the command on nothing of tests"
     );
     Ok(())
+}
+
+/// Checks that this provider is compiled, and no other.
+fn one_provider(package: &str, features: &str, provider: Option<&str>) -> Outcome {
+    let tree = dependencies(package, features)?;
+    let is_it = |name: &str| provider.is_some_and(|it| name.starts_with(it));
+    let others = PROVIDERS.into_iter().filter(|name| !is_it(name));
+    refuse(package, features, others.map(String::from), &tree)?;
+    match provider.is_none() || tree.iter().any(|name| is_it(name)) {
+        true => Ok(()),
+        false => Err(format!(
+            "{package} with feature {features} lacks a provider of cryptography"
+        )),
+    }
 }
 
 fn check(package: &str, features: &str) -> Outcome {

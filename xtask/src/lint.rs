@@ -17,7 +17,7 @@ use crate::{
 /// All stores, without TLS and SASL.
 const STORES: &str = "memory,redis,redlock,etcd,zookeeper,postgres,sqlite,bridge";
 /// The features of the facade that must build alone.
-const FEATURES: [&str; 19] = [
+const FEATURES: [&str; 21] = [
     "",
     "memory",
     "redis",
@@ -37,6 +37,8 @@ const FEATURES: [&str; 19] = [
     "deadpool",
     "bb8",
     "sqlx",
+    "redis,redlock,etcd,zookeeper,postgres,tls-ring",
+    "redis,redlock,etcd,zookeeper,postgres,tls-no-provider",
 ];
 
 /// Runs every check, cheapest first, and stops at the first that fails. It leaves out each feature

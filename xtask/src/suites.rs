@@ -30,6 +30,23 @@ pub(crate) const BUILDS: &[(&str, &[&str])] = &[
         "sqlite beside sqlx 0.9",
         &beside_sqlx("crates/sqlite/beside_sqlx/0.9/Cargo.toml"),
     ),
+    ("tls beside ring", BESIDE_RING),
+    ("tls by the program's provider", BY_PROGRAMS_PROVIDER),
+];
+
+/// A program with ring and our stores over TLS. It is not a part of the workspace, whose ZooKeeper brings aws-lc-rs.
+const BESIDE_RING: &[&str] = &[
+    "test",
+    "--target-dir=target/beside_ring",
+    "--manifest-path=crates/net/beside_ring/Cargo.toml",
+];
+
+/// The program of [`BESIDE_RING`], in which our stores bring no provider.
+const BY_PROGRAMS_PROVIDER: &[&str] = &[
+    "test",
+    "--no-default-features",
+    "--target-dir=target/beside_ring",
+    "--manifest-path=crates/net/beside_ring/Cargo.toml",
 ];
 
 /// A program with Leasehold's SQLite store and sqlx, because a program can link only one SQLite. It

@@ -23,13 +23,13 @@ Without --store or LEASEHOLD_STORE, the locks are in a file of the current user,
 
 /// The codes that every program under a lock shares, and those of one command.
 macro_rules! exit_codes {
-    ($not_acquired:literal, $max_hold:literal) => {
+    ($unavailable:literal, $not_acquired:literal, $max_hold:literal) => {
         concat!(
             "DURATION is a number with a unit (500ms, 30s, 5m, 1h, 1h30m), or a number of seconds.\n\n",
             "Exit codes:\n",
             "  CMD's own, or 128+N if signal N ended it\n",
             "  64   wrong usage: arguments, a name, a URL, a store that this build does not have\n",
-            "  69   the store was not available for one --ttl at the start, or until the end of --wait; CMD was not run\n",
+            $unavailable,
             $not_acquired,
             "  76   the lock was lost; CMD was ended (processes of other users are listed instead)\n",
             $max_hold,
@@ -85,10 +85,12 @@ pub(crate) enum Command {
 /// a `leasehold` inside of CMD that needs them needs its own --store, unless the URL is in a file (--store-file). Send the token with each write, and let the resource
 /// refuse smaller tokens: no lock can stop a packet that is on its way.
 ///
-/// If the store becomes unavailable during a wait without limit, the wait continues. If it is unavailable at the start, the
-/// command tries again for as long as --wait says, or else for one --ttl, and then fails.
+/// If the store is unavailable, at the start or later during the wait, the command says so once and the wait continues. --wait
+/// limits both together, from the start on. A store that refuses, such as for a wrong password, is not waited for, nor is a file
+/// without --wait.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit_codes!(
+    "  69   the store refused, or was unavailable until the end of --wait, or at --no-wait; CMD was not run\n",
     "  75   the lock was not acquired; CMD was not run (-E changes the code)\n",
     "  124  CMD ran for longer than --max-hold, and was ended\n"
 ))]
@@ -138,10 +140,9 @@ pub(crate) struct Run {
 /// Waits to become the leader of the election NAME, and then runs CMD. If the leadership is lost, CMD and all its descendants
 /// are ended before another candidate can lead, and the wait begins again, unless a process of CMD runs on as another user.
 /// When CMD ends by itself, the command resigns and returns CMD's exit code; a service manager that restarts it makes it a
-/// candidate again. If the store becomes unavailable, the command waits; if it is unavailable at the start for one --ttl, the
-/// command fails.
+/// candidate again. If the store is unavailable, at the start or later, the command says so once and waits.
 #[derive(Debug, clap::Args)]
-#[command(after_help = exit_codes!("", ""))]
+#[command(after_help = exit_codes!("  69   the store refused; CMD was not run\n", "", ""))]
 pub(crate) struct Elect {
     /// The name of the election. It shares its queue with a lock of this name.
     pub(crate) name: String,

@@ -12,7 +12,7 @@ use crate::guardian::Guardian;
 use crate::held::{self, Terms};
 use crate::nested::refuse_to_wait_for_itself;
 use crate::open::{Opened, close};
-use crate::retry::{open_within, outage_at_the_start, until_answered};
+use crate::retry::{open_patiently, patience_without_limit, until_answered};
 use crate::run;
 use crate::run_outcome::{Outcome, RunOutcome};
 use crate::signals::Signals;
@@ -35,7 +35,7 @@ async fn campaigns(
     signals: &Signals,
     guardian: &Guardian,
 ) -> Result<RunOutcome, RunOutcome> {
-    let opening = open_within(url, outage_at_the_start(url, args.lease.ttl));
+    let opening = open_patiently(url, patience_without_limit(url));
     let Opened { store, life_line } =
         RunOutcome::unless_over(signals, url, exit::NOT_ACQUIRED, opening).await?;
     let asked = refuse_to_wait_for_itself(&store, url, &args.name, Mode::Exclusive);

@@ -1,11 +1,11 @@
-//! Retries while a store is unavailable. At the start, they last for as long as the command may
-//! wait, or for one lease. A command that waits without limit, and has reached the store once,
-//! keeps waiting.
+//! Retries while a store is unavailable. They last for as long as the command may wait, which includes the time before the store was
+//! there for the first time.
 
 use std::time::Duration;
 
-use leasehold::backend::Moment;
+use leasehold::backend::{Clock, Moment};
 use leasehold::{Error, ErrorKind, Result};
+use leasehold_core::patiently;
 
 use crate::exit::{about, say};
 use crate::open::{Opened, open};
@@ -14,42 +14,26 @@ use crate::store_url::StoreUrl;
 /// The pause before an unavailable store is asked again.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The time for which a command that waits without limit tries to open its store: one lease, as
-/// long as an acquire tries. A store in a file is tried once: the file is there or it is not.
-pub(crate) fn outage_at_the_start(store: &StoreUrl, lease: Duration) -> Duration {
-    if store.file().is_some() {
-        Duration::ZERO
-    } else {
-        lease
+/// The time for which a command that waits without limit waits for its store at the start: for ever. A store in a file is tried
+/// once: the file is there or it is not.
+pub(crate) fn patience_without_limit(store: &StoreUrl) -> Duration {
+    match store.file() {
+        Some(_) => Duration::ZERO,
+        None => Duration::MAX,
     }
 }
 
-/// Opens the store. While it is unavailable, tries again until `limit` is over, and reports that in
-/// one line on standard error.
-pub(crate) async fn open_within(store: &StoreUrl, limit: Duration) -> Result<Opened> {
-    let until = Moment::now() + limit;
-    let mut reported = false;
-    loop {
-        let e = match open(store).await {
-            Err(e) if is_outage(&e) => e,
-            opened => return opened,
+/// Opens the store. While it is unavailable, tries again until `patience` is over, and reports that in one line on standard error.
+pub(crate) async fn open_patiently(store: &StoreUrl, patience: Duration) -> Result<Opened> {
+    let waits = |e: &Error| {
+        let how_long = match patience {
+            Duration::MAX => "waiting until it is there".to_owned(),
+            limit => format!("trying for {}", humantime::format_duration(limit)),
         };
-        let left = until.since(Moment::now());
-        if left.is_zero() {
-            return Err(e);
-        }
-        if !reported {
-            say(format_args!(
-                "the store is unavailable; trying for {}: {}",
-                humantime::format_duration(Duration::from_millis(
-                    u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)
-                )),
-                about(&e, store)
-            ));
-        }
-        reported = true;
-        tokio::time::sleep(left.min(INTERVAL)).await;
-    }
+        let why = about(e, store);
+        say(format_args!("the store is unavailable; {how_long}: {why}"));
+    };
+    patiently(patience, &Clock::boot(), || open(store), waits).await
 }
 
 /// Tries until the store has answered, with success or refusal. Reports each outage in one line on

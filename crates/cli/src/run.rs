@@ -17,7 +17,7 @@ use crate::lookup::look_up;
 use crate::nested::refuse_to_wait_for_itself;
 use crate::open::{Opened, close};
 use crate::processes::Status;
-use crate::retry::{open_within, outage_at_the_start, until_answered};
+use crate::retry::{open_patiently, patience_without_limit, until_answered};
 use crate::run_outcome::RunOutcome;
 use crate::runtime::in_runtime;
 use crate::signals::{Inherited, Signals};
@@ -94,12 +94,12 @@ async fn attempt(
     guardian: &Guardian,
 ) -> Result<RunOutcome, RunOutcome> {
     let began = Moment::now();
-    let limit = match args.wait {
+    let patience = match args.wait {
         _ if args.no_wait => Duration::ZERO,
         Some(wait) => wait,
-        None => outage_at_the_start(url, args.lease.ttl),
+        None => patience_without_limit(url),
     };
-    let opening = open_within(url, limit);
+    let opening = open_patiently(url, patience);
     let opened = RunOutcome::unless_over(signals, url, args.not_acquired, opening).await?;
     let ran = hold(args, url, signals, guardian, &opened, began).await;
     close(&opened.store).await;

@@ -312,7 +312,9 @@ impl StoreUrl {
             return Err(Error::new(ErrorKind::Invalid, what));
         }
         match SCHEMES.iter().find(|known| known.name == scheme) {
-            Some(known) if known.is_tls && cfg!(not(feature = "tls")) => {
+            Some(known)
+                if known.is_tls && cfg!(not(any(feature = "tls", feature = "tls-ring"))) =>
+            {
                 let what = "this build has no TLS for it; use a local tunnel (stunnel, ssh -L)";
                 Err(Error::new(ErrorKind::Unsupported, what))
             }

@@ -12,5 +12,6 @@ pub(crate) mod events;
 pub(crate) mod hold;
 pub(crate) mod keeper;
 pub(crate) mod local_queue;
+pub(crate) mod patience;
 pub(crate) mod release;
 pub(crate) mod wait;

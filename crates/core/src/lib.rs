@@ -69,3 +69,6 @@ pub use backend::loss::{Loss, Lost};
 pub use backend::name::{MAX_NAME_BYTES, Name};
 pub use backend::queue::{LockQueue, Participant};
 pub use backend::token::FencingToken;
+/// Internal: for `connect` and the command.
+#[doc(hidden)]
+pub use engine::patience::patiently;

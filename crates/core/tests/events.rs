@@ -20,7 +20,8 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::{Error, ErrorKind, Guard, Loss, Store};
+use leasehold_core::backend::VirtualClock;
+use leasehold_core::{Error, ErrorKind, Guard, Loss, Store, patiently};
 use tokio::sync::Semaphore;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -146,6 +147,40 @@ async fn no_event_shows_a_secret() {
         );
     })
     .await;
+}
+
+/// An outage at the start is two events, however often connecting fails meanwhile.
+#[tokio::test]
+async fn a_wait_for_a_store_that_is_away_is_told_when_it_begins_and_when_it_ends() {
+    let told = Told::default();
+    let _listening = told.listens();
+    let time = VirtualClock::new();
+    let clock = time.clock();
+    let mut attempts = 0;
+    let attempt = || {
+        attempts += 1;
+        let answer = if attempts < 7 { failure() } else { Ok(()) };
+        async { answer }
+    };
+    let connecting = patiently(Duration::MAX, &clock, attempt, |_| ());
+    let (connected, ()) = tokio::join!(connecting, time.pass(TTL * 5));
+    connected.unwrap();
+    let told = told.0.lock().unwrap().clone();
+    let lines = |words: &str| told.lines().filter(|line| line.contains(words)).count();
+    assert_eq!(
+        (
+            lines("is not available"),
+            lines("is available now"),
+            lines("message=")
+        ),
+        (1, 1, 2),
+        "{told}"
+    );
+    assert!(
+        told.contains("failures=6") && told.contains("error=no answer"),
+        "{told}"
+    );
+    assert!(!told.contains("hunter2"), "{told}");
 }
 
 /// What a client says that keeps so many locks for five leases, on a store of one thread that needs `each` for a renewal.

@@ -22,7 +22,7 @@ mod members;
 pub(crate) mod mirror;
 pub(crate) mod mirrors;
 pub(crate) mod reach;
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 pub(crate) mod secure;
 pub(crate) mod session;
 pub(crate) mod sessions;

@@ -8,7 +8,7 @@ use etcd_client::{Client, ConnectOptions};
 use leasehold_core::{Error, ErrorKind, Result, StoreId};
 use leasehold_net::{Address, Credentials, Tls};
 
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 use crate::client::secure;
 use crate::error::Failure;
 
@@ -69,7 +69,7 @@ impl Config {
     pub fn from_url(url: &str) -> Result<Config> {
         let mut address = Address::parse_tls(url, "etcd", 2379, 2379)?;
         let timeout = address.timeout()?;
-        let tls = Tls::from_address(&mut address, cfg!(feature = "tls"))?;
+        let tls = Tls::from_address(&mut address, cfg!(feature = "tls-no-provider"))?;
         let store_id = address.store_id("etcd")?;
         let discover = match address.take("discover").as_deref() {
             None | Some("false") => false,
@@ -143,7 +143,7 @@ impl Config {
     }
 
     /// Makes every connection over TLS, and none without: all endpoints begin with `https://`. It replaces the TLS of the options.
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "tls-no-provider")]
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Config {
         self.tls = Some(tls);
@@ -245,7 +245,7 @@ impl Config {
             return Ok(reach(endpoint));
         }
         let options = self.connect_options(connect_timeout).await?;
-        #[cfg(feature = "tls")]
+        #[cfg(feature = "tls-no-provider")]
         if let Some(tls) = &self.tls {
             return secure::connect(tls, endpoint, options, connect_timeout).await;
         }

@@ -90,7 +90,7 @@ use leasehold_core::{
 use crate::claim::shared::Shared;
 pub use crate::config::Config;
 use crate::fence::raise::RAISES;
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 pub use leasehold_net::Tls;
 
 /// The number of names in one transaction: a server in its default configuration lets it compare
@@ -146,8 +146,11 @@ impl Etcd {
     /// over sooner. [`Config::with_client`] lists the options to build such a client with, and has
     /// a namespace and a time-out, too.
     ///
-    #[cfg_attr(feature = "tls", doc = "```")]
-    #[cfg_attr(not(feature = "tls"), doc = "```ignore")]
+    #[cfg_attr(any(feature = "tls-aws-lc", feature = "tls-ring"), doc = "```")]
+    #[cfg_attr(
+        not(any(feature = "tls-aws-lc", feature = "tls-ring")),
+        doc = "```ignore"
+    )]
     /// # use leasehold_testbed::{Certificates, Etcd as Server, EtcdOptions, TlsPort};
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

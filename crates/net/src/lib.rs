@@ -3,7 +3,7 @@
 //!
 //! - [`Address`] and [`Host`]: the URL of a store.
 //! - [`Credentials`]: a user and a password that change.
-//! - [`Tls`]: TLS, with the feature `tls`.
+//! - [`Tls`]: TLS, with the feature `tls`, `tls-ring` or `tls-no-provider`.
 //! - [`race`]: one connection to several servers of which any will do.
 //!
 //! Nothing here knows a lock or a protocol of a server.
@@ -12,18 +12,18 @@ use leasehold_core::{Error, ErrorKind};
 
 mod address;
 mod credentials;
-#[cfg(not(feature = "tls"))]
+#[cfg(not(feature = "tls-no-provider"))]
 mod no_tls;
 mod race;
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 pub mod tls;
 
 pub use crate::address::{Address, Host};
 pub use crate::credentials::Credentials;
-#[cfg(not(feature = "tls"))]
+#[cfg(not(feature = "tls-no-provider"))]
 pub use crate::no_tls::Tls;
 pub use crate::race::race;
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 pub use crate::tls::Tls;
 
 /// The part of a server's certificate that a client over TLS verifies. A user who chooses less than
@@ -39,9 +39,9 @@ pub enum Verified {
     Nothing,
 }
 
-/// The error of a store that is asked for TLS in a build without its feature `tls`. This crate may
+/// The error of a store that is asked for TLS in a build without its feature for it. This crate may
 /// have that feature all the same, for another store of the program.
 pub fn tls_is_off() -> Error {
-    let what = "TLS needs the feature \"tls\", which is off in this build";
+    let what = "TLS needs the feature \"tls\" (or \"tls-ring\", or \"tls-no-provider\"), which is off in this build";
     Error::new(ErrorKind::Unsupported, what)
 }

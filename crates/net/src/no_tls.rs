@@ -1,10 +1,10 @@
-//! What stores use in place of TLS in a build without the feature `tls`.
+//! What stores use in place of TLS in a build without a feature for it.
 
 use leasehold_core::Result;
 
 use crate::{Address, Verified, tls_is_off};
 
-/// The settings of TLS: there are none, because the feature `tls` is off in this build.
+/// The settings of TLS: there are none, because no feature for it is on in this build.
 #[derive(Clone, Debug)]
 pub enum Tls {}
 

@@ -1,10 +1,11 @@
 //! TLS for the connections of a store. [`Tls`] has the settings of a user (files, a name), `files`
-//! reads the files, `client` makes connections with them, `verifier` verifies less than all of a certificate if a user wants that, and
+//! reads the files, `provider` has the cryptography, `client` makes connections with them, `verifier` verifies less than all of a certificate if a user wants that, and
 //! `error` says what went wrong and what to do. Nothing here falls back to plain text: there is a TLS connection, or an error.
 
 mod client;
 mod error;
 mod files;
+mod provider;
 mod verifier;
 
 use std::path::PathBuf;
@@ -12,8 +13,9 @@ use std::path::PathBuf;
 use leasehold_core::{Error, ErrorKind, Result};
 use rustls::pki_types::ServerName;
 
-pub use self::client::{Client, install_provider};
+pub use self::client::Client;
 pub use self::files::Identity;
+pub use self::provider::install_provider;
 use crate::{Address, Verified, tls_is_off};
 
 /// The settings of TLS connections to a store: the CAs to trust, and the certificate to show.
@@ -27,8 +29,9 @@ use crate::{Address, Verified, tls_is_off};
 /// and existing connections stay as they are. A file that cannot be read is
 /// [`Invalid`](ErrorKind::Invalid), and no connection is made. A private key may not be encrypted.
 ///
-/// The cryptography is that of the program's default [`CryptoProvider`](rustls::crypto::CryptoProvider) if it has installed one,
-/// and `aws-lc-rs` otherwise.
+/// The cryptography is that of the program's default [`CryptoProvider`](rustls::crypto::CryptoProvider) if it has installed one.
+/// Otherwise it is that of the feature `tls-aws-lc` (which `tls` turns on) or `tls-ring`; with both it is `aws-lc-rs`. With neither, as
+/// in a build with `tls-no-provider` alone, connecting is [`Unsupported`](ErrorKind::Unsupported).
 ///
 /// In a URL the parameters are `ca`, `cert`, `key` and `server_name`.
 ///

@@ -17,7 +17,7 @@ pub(crate) mod listener;
 pub(crate) mod notify_queue;
 pub(crate) mod pool;
 pub(crate) mod request;
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 mod secure;
 
 #[doc(no_inline)]

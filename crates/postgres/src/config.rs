@@ -3,7 +3,7 @@
 mod files;
 mod pooled;
 mod server;
-#[cfg(all(test, feature = "tls"))]
+#[cfg(all(test, feature = "tls-no-provider"))]
 mod shapes;
 mod words;
 
@@ -13,7 +13,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use leasehold_core::{Error, Result, StoreId};
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 use leasehold_net::Tls;
 use leasehold_net::{Credentials, Host};
 use tokio_postgres::{Client, Config as Settings};
@@ -220,7 +220,7 @@ impl Config {
     }
 
     /// Makes every connection over TLS with these settings, and none without.
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "tls-no-provider")]
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Config {
         if let Listen::At(server) = &mut self.listen {
@@ -584,7 +584,7 @@ mod tests {
     }
 
     /// The ways to connect: plain text, and TLS that verifies so much.
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "tls-no-provider")]
     fn ways(server: &Server) -> Vec<String> {
         let way = |way: &Option<Tls>| match way {
             None => "plain".to_owned(),
@@ -596,7 +596,7 @@ mod tests {
         server.ways.iter().map(way).collect()
     }
 
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "tls-no-provider")]
     #[test]
     fn each_mode_of_tls_is_honest() {
         for (words, expected, warns) in [
@@ -924,7 +924,7 @@ mod tests {
         }
         let read =
             Config::from_url("postgres://me:secret@h/db?sslmode=verify-full&sslrootcert=/a.pem");
-        if cfg!(feature = "tls") {
+        if cfg!(feature = "tls-no-provider") {
             assert!(!format!("{:?}", read.unwrap()).contains("secret"));
         } else {
             let error = read.unwrap_err();

@@ -62,7 +62,7 @@ pub use crate::config::{Config, PoolOptions};
 pub use crate::fence::{HELD, LOST, PASSED_ON, StillHolds, held};
 use crate::pool::ConnectionPool;
 pub use crate::scripts::migration;
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 pub use leasehold_net::Tls;
 
 /// The number of names that one step takes at most.

@@ -1,7 +1,7 @@
 //! Reads a URL into a configuration, strictly: an unknown part is refused, and no message shows a
 //! credential.
 
-#[cfg(all(test, feature = "tls"))]
+#[cfg(all(test, feature = "tls-no-provider"))]
 mod shapes;
 
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use crate::link::{
     AddressMap, Sentinels, Server, other_words, server_of_sentinels, servers, verified,
 };
 use leasehold_core::{Error, ErrorKind, Result, StoreId};
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 use leasehold_net::Tls;
 use leasehold_net::{Address, Credentials, Host, Verified};
 use redis::{ConnectionAddr, ConnectionInfo};
@@ -252,7 +252,7 @@ impl Config {
     }
 
     /// Makes every connection over TLS. The server's address has to be a host and a port.
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "tls-no-provider")]
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Config {
         self.server.tls = Some(tls);
@@ -471,7 +471,7 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "tls-no-provider")]
     #[test]
     fn certificates_are_verified_unless_a_word_says_less() {
         for (words, verified) in [
@@ -678,7 +678,7 @@ mod tests {
             );
         }
         let read = Config::from_url("rediss://:s3ntinel@h?ca=/a.pem");
-        if cfg!(feature = "tls") {
+        if cfg!(feature = "tls-no-provider") {
             assert_eq!(read.unwrap().server.info.addr().to_string(), "h:6379");
         } else {
             let error = read.unwrap_err();

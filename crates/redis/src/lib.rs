@@ -39,7 +39,7 @@ pub use crate::fence::{StillHolds, write_fenced};
 use crate::release::repeat::Releases;
 use crate::scripts::{FENCE, NEEDS};
 pub use leasehold_net::Host;
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 pub use leasehold_net::Tls;
 
 /// The endings of the keys beside a lock.
@@ -170,8 +170,8 @@ impl Redis {
     /// Connects to the server of a ready client, with its credentials and its TLS: a `redis::Client` has no connection of its
     /// own. For options, give its `get_connection_info` to [`Config::new`]. The errors are those of [`connect`](Redis::connect).
     ///
-    #[cfg_attr(feature = "tls", doc = "```")]
-    #[cfg_attr(not(feature = "tls"), doc = "```ignore")]
+    #[cfg_attr(feature = "tls-no-provider", doc = "```")]
+    #[cfg_attr(not(feature = "tls-no-provider"), doc = "```ignore")]
     /// # use leasehold_testbed::{Certificates, Redis as Server, RedisOptions, TlsPort};
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

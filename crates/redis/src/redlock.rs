@@ -141,7 +141,7 @@ use crate::redlock::client::nodes::{NODE, Nodes};
 pub use crate::redlock::config::Config;
 use crate::redlock::config::invalid;
 use crate::redlock::entry::{Held, ttl};
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 pub use leasehold_net::Tls;
 
 /// The endings of the keys beside a lock.

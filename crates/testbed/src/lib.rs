@@ -11,7 +11,7 @@
 //! - [`Certificates`] are those of a private CA, and [`TlsPort`] describes the TLS port of a
 //!   server.
 //! - [`verbs`] has the parts with which the tests of every store call a store, and [`seen`]
-//!   records what a lock does under faults.
+//!   records what a lock does under faults. [`mod@away`] starts a server after its client.
 //! - [`mod@tls_cases`] are the cases of every store about TLS, [`mod@fleet_cases`] those about
 //!   users and names. [`reasons`] compares what a store refuses with its page,
 //!   and [`fence_matrix`] has the cells of the fence for stores with transactions.
@@ -22,6 +22,7 @@
 //!
 //! The servers are found where Debian's packages put them. A missing one is [`Error::Missing`], never a skipped test.
 
+pub mod away;
 mod background;
 mod certificates;
 mod clock;

@@ -38,6 +38,8 @@ pub trait TlsStore: Sized {
     const USER: &'static str;
     /// The part of a URL after the hosts.
     const PATH: &'static str;
+    /// The client crate makes the connections, and takes the program's default provider of cryptography.
+    const NEEDS_DEFAULT_PROVIDER: bool = false;
 
     /// The scheme with TLS.
     fn secure_scheme() -> String {
@@ -278,21 +280,44 @@ pub async fn no_client_certificate<S: TlsStore>() {
     }
 }
 
-/// The program has installed a cryptography provider for its own purposes, which knows no cipher.
-/// The case runs in a process of its own, since a process has only one provider.
+/// Returns whether this process is there for this case alone, since a process has only one default provider. Elsewhere it runs the
+/// case in a process of its own.
+fn is_alone() -> bool {
+    const ALONE: &str = "LEASEHOLD_CASE_ALONE";
+    if env::var_os(ALONE).is_some() {
+        return true;
+    }
+    // A case runs on the thread of its test, which is named like the test.
+    let here = thread::current();
+    let words = ["--exact", here.name().unwrap(), "--nocapture"];
+    let mut child = Command::new(env::current_exe().unwrap());
+    let output = child.args(words).env(ALONE, "1").output().unwrap();
+    let printed =
+        [output.stdout, output.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
+    assert!(
+        output.status.success() && printed[0].contains("1 passed"),
+        "{}",
+        printed.concat()
+    );
+    false
+}
+
+/// The program contains two providers of cryptography and has installed none, so that rustls would choose none. These tests do.
+pub async fn two_providers_and_no_choice<S: TlsStore>() {
+    if !is_alone() {
+        return;
+    }
+    assert!(CryptoProvider::get_default().is_none());
+    let world = World::<S>::plain_clients().await;
+    world.works(&world.ca()).await;
+    // It has made no choice for the program.
+    let chosen = CryptoProvider::get_default().is_some();
+    assert_eq!(chosen, S::NEEDS_DEFAULT_PROVIDER);
+}
+
+/// The program has installed a provider of cryptography for its own purposes, which knows no cipher.
 pub async fn a_provider_of_no_use<S: TlsStore>() {
-    const CHILD: &str = "LEASEHOLD_PROVIDER_OF_NO_USE";
-    if env::var_os(CHILD).is_none() {
-        // A case runs on the thread of its test, which is named like the test.
-        let here = thread::current();
-        let words = ["--exact", here.name().unwrap(), "--nocapture"];
-        let mut child = Command::new(env::current_exe().unwrap());
-        let output = child.args(words).env(CHILD, "1").output().unwrap();
-        let printed = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            output.status.success() && printed.contains("1 passed"),
-            "{printed}"
-        );
+    if !is_alone() {
         return;
     }
     useless().install_default().unwrap();
@@ -340,7 +365,7 @@ macro_rules! tls_cases {
         $crate::tls_cases! { $store:
             a_private_ca_and_a_client_certificate a_wrong_ca a_wrong_host_name an_expired_certificate
             a_plain_server_behind_a_tls_url a_tls_server_behind_a_plain_url half_a_key_pair no_client_certificate
-            a_provider_of_no_use
+            two_providers_and_no_choice a_provider_of_no_use
         }
     };
     ($store:ty: $($case:ident)*) => { $(

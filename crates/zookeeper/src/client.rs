@@ -13,7 +13,7 @@ mod liveness;
 mod node;
 mod reach;
 mod request;
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 mod secure;
 mod session;
 mod sessions;
@@ -25,7 +25,7 @@ pub(crate) use connection::{Client, Closed};
 pub(crate) use liveness::Liveness;
 pub(crate) use node::Node;
 pub(crate) use request::{AT_ONCE, RETRY_INTERVAL, children, exists, found, mkdir, read};
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 pub(crate) use secure::secure_host;
 pub(crate) use session::{Session, SessionHandler};
 pub(crate) use sessions::Sessions;

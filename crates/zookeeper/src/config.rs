@@ -73,7 +73,7 @@ impl Config {
         let mut address = Address::parse_tls(url, "zookeeper", DEFAULT_PORT, TLS_PORT)?;
         let timeout = address.timeout()?;
         let store_id = address.store_id("zookeeper")?;
-        let tls = Tls::from_address(&mut address, cfg!(feature = "tls"))?;
+        let tls = Tls::from_address(&mut address, cfg!(feature = "tls-no-provider"))?;
         let sasl = match address.take("sasl").as_deref() {
             None => false,
             Some("digest-md5") if cfg!(feature = "sasl") => true,
@@ -137,7 +137,7 @@ impl Config {
     /// Makes every connection over TLS, and none without. The port is 2281 unless a server's is
     /// given. Another [`server_name`](Tls::server_name) is `Unsupported`: the servers' certificates
     /// are for the hosts that they are reached by.
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "tls-no-provider")]
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Config {
         self.tls = Some(tls);
@@ -232,7 +232,7 @@ impl Config {
 
     /// This server with its port.
     fn host(&self, server: &str) -> Result<String> {
-        #[cfg(feature = "tls")]
+        #[cfg(feature = "tls-no-provider")]
         if self.is_secure() {
             return crate::client::secure_host(self.tls.as_ref(), server);
         }
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn tls_is_for_all_servers_or_none() {
         let read = |url| Config::from_url(url).map(|config| config.at(&config.servers));
-        #[cfg(feature = "tls")]
+        #[cfg(feature = "tls-no-provider")]
         {
             let secure = read("zookeepers://a,b.c:1,[::1]:7/prod?ca=/ca.pem").unwrap();
             assert_eq!(secure, "tcp+tls://a:2281,tcp+tls://b.c:1,tcp+tls://[::1]:7");
@@ -349,7 +349,7 @@ mod tests {
                 assert!(e.kind() == kind && e.to_string().contains(part), "{e}");
             }
         }
-        #[cfg(not(feature = "tls"))]
+        #[cfg(not(feature = "tls-no-provider"))]
         {
             let e = read("zookeepers://us:s3cret@a").unwrap_err();
             assert!(

@@ -66,7 +66,7 @@ use crate::claim::table::Claims;
 use crate::client::Sessions;
 pub use crate::config::Config;
 use crate::fence::raise::RAISES;
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 pub use leasehold_net::Tls;
 #[doc(no_inline)]
 pub use zookeeper_client;
@@ -115,8 +115,8 @@ impl ZooKeeper {
     /// Connects as the program does, with the credentials, the TLS and the SASL of its connector:
     /// see [`Config::with_connector`]. The errors are those of [`connect`](ZooKeeper::connect).
     ///
-    #[cfg_attr(feature = "tls", doc = "```")]
-    #[cfg_attr(not(feature = "tls"), doc = "```ignore")]
+    #[cfg_attr(feature = "tls-no-provider", doc = "```")]
+    #[cfg_attr(not(feature = "tls-no-provider"), doc = "```ignore")]
     /// # use leasehold_testbed::{Certificates, TlsPort, ZooKeeper as Server, ZooKeeperOptions};
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -20,7 +20,7 @@ fn said(command: &mut Command) -> (Option<i32>, String) {
 
 #[test]
 fn a_bad_command_line() {
-    let tls = if cfg!(feature = "tls") {
+    let tls = if cfg!(any(feature = "tls", feature = "tls-ring")) {
         "rediss://127.0.0.1:1?ca=/no/file: TLS: the CA file /no/file cannot be read"
     } else {
         "rediss://127.0.0.1:1?ca=/no/file: this build has no TLS"
@@ -106,7 +106,7 @@ fn an_error_names_the_store_and_who_named_it() {
     };
     for words in [
         &["run", "x", "-w", "1s", "--", "true"][..],
-        &["elect", "x", "--ttl", "1s", "--", "true"],
+        &["run", "x", "-n", "--", "true"],
         &["ls"],
         &["who", "x"],
     ] {

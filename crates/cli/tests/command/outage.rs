@@ -1,11 +1,12 @@
 //! A store that becomes unavailable while clients wait for it, and comes back.
 
 use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::time::Duration;
 
 use leasehold::backend::Moment;
-use leasehold_testbed::{Etcd, Proxy, Redis, Server};
+use leasehold_testbed::{Etcd, Proxy, Redis, RedisOptions, Server};
 
 use crate::support::{self, Running, Stage, code, until};
 
@@ -60,7 +61,21 @@ async fn who_waits_for_ever_waits_it_out(stage: &Stage, server: &Server) {
     }
 }
 
-/// The server is away at the start, and comes back within the time that the command has.
+/// Starts a command with this program, and waits until it has said that the store is unavailable.
+fn start_before_the_store(stage: &Stage, said: &Path, words: &[&str], program: &str) -> Running {
+    let mut command = stage.leasehold(words.iter().copied());
+    command.args(["--", "sh", "-c", program]);
+    let running = Running::start(command.stderr(File::create(said).unwrap()));
+    until("a word about it", || {
+        fs::read_to_string(said)
+            .unwrap()
+            .contains("is unavailable")
+            .then_some(())
+    });
+    running
+}
+
+/// The server is away at the start, and comes while the command waits: without a limit, or within it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_away_at_the_start_is_waited_for() {
     let redis = Redis::start().await.unwrap();
@@ -68,40 +83,114 @@ async fn a_store_that_is_away_at_the_start_is_waited_for() {
     redis.kill().await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let said = |of: &str| folder.path().join(of);
-    let start = |of: &str, words: &[&str]| {
-        let mut command = stage.leasehold(words.iter().copied());
-        command.args(["--", "sh", "-c", "exit 5"]);
-        Running::start(command.stderr(File::create(said(of)).unwrap()))
-    };
-    let mut waiting = [
-        start("wait", &["run", "a", "--wait", "1h"]),
-        start("run", &["run", "b", "--ttl", "1h"]),
-        start("elect", &["elect", "c", "--ttl", "1h"]),
-    ];
-    for of in ["wait", "run", "elect"] {
-        until("a word about it", || {
-            fs::read_to_string(said(of))
-                .unwrap()
-                .contains("is unavailable")
-                .then_some(())
-        });
-    }
+    let started: Vec<Running> = [
+        ("wait", &["run", "a", "--wait", "1h"][..]),
+        ("run", &["run", "b", "--ttl", "1s"]),
+        ("elect", &["elect", "c", "--ttl", "1s"]),
+    ]
+    .map(|(of, words)| start_before_the_store(&stage, &said(of), words, "exit 5"))
+    .into();
+    // These end by themselves. The others have waited for longer than their leases then.
     for words in [
         &["run", "job", "-n"][..],
-        &["run", "job", "--wait", "1s"],
-        &["run", "job", "--ttl", "1s"],
-        &["elect", "job", "--ttl", "1s"],
+        &["run", "job", "--wait", "2s"],
+        &["run", "job", "--wait", "2s", "--ttl", "1s"],
     ] {
+        let began = Moment::now();
         let mut command = stage.leasehold(words.iter().copied());
-        assert_eq!(code(command.args(["--", "true"])), Some(69), "{words:?}");
+        let output = support::output(command.args(["--", "true"]));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(69), "{words:?}: {said}");
+        let refused = "connection refused";
+        if words.contains(&"-n") {
+            assert!(
+                said.contains(refused) && said.lines().count() == 1,
+                "{said}"
+            );
+            continue;
+        }
+        let told: Vec<&str> = said.lines().collect();
+        assert!(
+            matches!(
+                told[..],
+                [first, last] if first.contains("trying for 2s") && first.contains(refused)
+                    && last.contains("not available for ") && last.contains(refused)
+            ),
+            "{said}"
+        );
+        let took = Moment::now().since(began);
+        assert!(took > Duration::from_millis(1900), "{took:?}");
     }
     redis.start_again().await.unwrap();
-    for one in &mut waiting {
-        assert_eq!(one.end().code(), Some(5));
+    for (mut one, of) in started.into_iter().zip(["wait", "run", "elect"]) {
+        assert_eq!(one.end().code(), Some(5), "{of}");
+        let said = fs::read_to_string(said(of)).unwrap();
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.contains("connection refused"), "{said}");
     }
-    // A mistake is no outage.
-    let mut wrong = stage.leasehold(["run", "job", "--store", "redis://h:x", "--wait", "1h"]);
-    assert_eq!(code(wrong.args(["--", "true"])), Some(64));
+}
+
+/// A mistake is no outage, however long the command may wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_refuses_is_not_waited_for() {
+    let options = RedisOptions {
+        password: Some("s3cret".into()),
+        ..RedisOptions::default()
+    };
+    let redis = Redis::start_with(&options).await.unwrap();
+    let wrong = support::on_url(format!("redis://:wr0ng@{}", redis.addr()));
+    let bad = support::on_url("redis://h:x".into());
+    for words in [
+        &["run", "job"][..],
+        &["run", "job", "--wait", "1h"],
+        &["elect", "job"],
+    ] {
+        for (stage, expected) in [(&wrong, 69), (&bad, 64)] {
+            let mut command = stage.leasehold(words.iter().copied());
+            let output = support::output(command.args(["--", "true"]));
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(expected), "{words:?}: {said}");
+            assert!(
+                said.lines().count() == 1 && !said.contains("is unavailable"),
+                "{said}"
+            );
+            assert!(!said.contains("wr0ng"), "{said}");
+        }
+    }
+}
+
+/// A signal ends the wait for the store, as it ends a wait for the lock.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_ends_the_wait_for_a_store_that_is_away() {
+    use rustix::process::Signal;
+
+    let stage = support::on_url("redis://127.0.0.1:1".into());
+    let folder = tempfile::tempdir().unwrap();
+    let path = |of: &str| folder.path().join(of);
+    let (ran, report) = (path("ran"), path("report"));
+    let program = format!("touch {}", ran.display());
+    let report_words = report.display().to_string();
+    for (words, signal, number) in [
+        (
+            &["run", "job", "--report", &report_words][..],
+            Signal::TERM,
+            15,
+        ),
+        (&["run", "job", "--wait", "1h"], Signal::INT, 2),
+        (&["elect", "job"], Signal::TERM, 15),
+    ] {
+        let mut command = start_before_the_store(&stage, &path("said"), words, &program);
+        let guardian = command.guardian();
+        command.signal(signal);
+        let ended = command.end();
+        assert_eq!(ended.signal(), Some(number), "{words:?}: {ended:?}");
+        until("the end of the guardian", || {
+            (!Path::new(&format!("/proc/{guardian}")).exists()).then_some(())
+        });
+        assert!(!ran.exists(), "{words:?}");
+    }
+    let told = fs::read_to_string(report).unwrap();
+    assert!(told.contains("\"outcome\":\"interrupted\""), "{told}");
 }
 
 /// The lock is free then, and nobody needs to know.

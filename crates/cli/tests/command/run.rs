@@ -363,7 +363,7 @@ async fn reports(stage: &Stage) {
         (status, &over["outcome"], &over["signal"]),
         (Some(124), &"max_hold".into(), &15.into())
     );
-    let (status, bad) = report(&["--store", "redis://127.0.0.1:1", "--", "true"]);
+    let (status, bad) = report(&["-n", "--store", "redis://127.0.0.1:1", "--", "true"]);
     assert_eq!(
         (status, &bad["outcome"], &bad["token"]),
         (Some(69), &"unavailable".into(), &serde_json::Value::Null)

@@ -110,8 +110,7 @@ impl Store {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the thread ends as soon as `make` has ended, and with it what `make`
-    /// has made.
+    /// If the future is dropped, `make` is dropped on the thread, or what it has made, and the thread ends.
     pub async fn on_own_thread<B: Backend>(
         make: impl Future<Output = Result<B>> + Send + 'static,
     ) -> Result<Store> {

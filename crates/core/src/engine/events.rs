@@ -1,6 +1,6 @@
 //! Every event for `tracing`, in one place: target `leasehold`, with the lock's name and never a secret.
 //!
-//! Each event has the target `leasehold` and the name of the lock. No event has an id of a claim,
+//! Each event has the target `leasehold` and, where there is one, the name of the lock. No event has an id of a claim,
 //! which on Redis would be enough to release it, or a credential. All of them are in one file, so
 //! that this can be reviewed.
 //!
@@ -21,6 +21,16 @@ use crate::backend::token::FencingToken;
 
 pub(crate) fn store_warns(store: &dyn Backend, warning: &str) {
     tracing::warn!(target: "leasehold", ?store, "{warning}");
+}
+
+/// The store is away while a program connects, which waits for it.
+pub(crate) fn store_away(error: &Error) {
+    tracing::warn!(target: "leasehold", %error, "the store is not available, connecting will be repeated");
+}
+
+/// The store has come, after so many attempts to connect.
+pub(crate) fn store_there(failures: usize, lasted: Duration) {
+    tracing::warn!(target: "leasehold", failures, ?lasted, "the store is available now");
 }
 
 pub(crate) fn waiting(claim: &Claim, at: &Waiting) {

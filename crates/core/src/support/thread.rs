@@ -8,6 +8,7 @@
 use std::future::Future;
 
 use tokio::runtime::{Builder, Handle};
+use tokio::select;
 use tokio::sync::oneshot::{self, error::RecvError};
 
 use crate::backend::error::{Error, ErrorKind, Result};
@@ -45,7 +46,7 @@ impl OwnThread {
     fn spawn<T: Send + 'static>(
         make: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<(End, Making<T>)> {
-        let (made_here, made) = oneshot::channel();
+        let (mut made_here, made) = oneshot::channel();
         let (end, ended) = oneshot::channel::<Last>();
         let failed = |e: std::io::Error| {
             Error::new(ErrorKind::Unavailable, "no thread for the store").with_source(e)
@@ -56,7 +57,12 @@ impl OwnThread {
                 Err(e) => return drop(made_here.send(Err(failed(e)))),
             };
             runtime.block_on(async move {
-                let made = make.await.map(|made| (Handle::current(), made));
+                let made = select! {
+                    biased;
+                    made = make => made.map(|made| (Handle::current(), made)),
+                    // Nobody waits for it any more.
+                    () = made_here.closed() => return,
+                };
                 if made_here.send(made).is_ok()
                     && let Ok(last) = ended.await
                 {
@@ -94,5 +100,33 @@ impl OwnThread {
             // Fails only if the thread has ended already.
             let _ = end.send(Box::pin(last));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// A client that waits for its server may never be made.
+    #[tokio::test]
+    async fn what_nobody_waits_for_is_not_made() {
+        let (alive, ended) = oneshot::channel::<()>();
+        let (begins, begun) = oneshot::channel();
+        let making = OwnThread::start(async move {
+            let _alive = alive;
+            begins.send(()).unwrap();
+            pending::<Result<()>>().await
+        });
+        select! {
+            _ = making => unreachable!("it is never made"),
+            begun = begun => begun.unwrap(),
+        }
+        let dropped = timeout(Duration::from_secs(60), ended).await.unwrap();
+        assert!(dropped.is_err(), "nothing is sent");
     }
 }

@@ -51,7 +51,7 @@ fn a_bad_url_is_invalid_and_shows_no_secret() {
         assert!(!format!("{error:?}").contains("secret"), "{bad}");
     }
     let read = Config::from_url("etcds://me:secret@h?ca=/a.pem");
-    if cfg!(feature = "tls") {
+    if cfg!(feature = "tls-no-provider") {
         assert_eq!(read.unwrap().endpoints, ["https://h:2379"]);
     } else {
         let error = read.unwrap_err();
@@ -102,7 +102,7 @@ async fn a_client_of_the_program_s_has_its_own_way_to_connect() {
         config().options(ConnectOptions::new()),
         config().credentials(|| async { Ok(("me".to_owned(), "secret".to_owned())) }),
         config().discover(true),
-        #[cfg(feature = "tls")]
+        #[cfg(feature = "tls-no-provider")]
         config().tls(Tls::new()),
     ];
     for config in refused {

@@ -22,10 +22,10 @@ fn main() -> ExitCode {
         Setup::new("", one),
         // Three members over TLS, where both sides show a certificate, as a user whose signed tokens
         // run out every three seconds.
-        #[cfg(feature = "tls")]
+        #[cfg(feature = "tls-no-provider")]
         Setup::new("cluster", World::three),
         // One member, where both sides show a certificate.
-        #[cfg(feature = "tls")]
+        #[cfg(feature = "tls-no-provider")]
         Setup::new("tls", World::secure_one),
     ])
 }

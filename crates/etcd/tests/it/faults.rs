@@ -19,6 +19,20 @@ fn clock() -> Instant {
     Instant::now()
 }
 
+/// A program may start before its server does.
+#[tokio::test]
+async fn a_server_that_is_away_at_the_start_is_waited_for() {
+    testbed::verbs::bounded(async {
+        let server = server().await;
+        let url = format!("etcd://{}/test?timeout=5000", server.addr());
+        let store =
+            testbed::away::connected_before_the_server(&server, || Etcd::connect(&url)).await;
+        let guard = Store::new(store).lock("a").acquire().await.unwrap();
+        guard.release().await.unwrap();
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn connecting_fails_in_bounded_time_and_says_why() {
     within(30, async {

@@ -22,13 +22,13 @@ mod interop;
 mod leftovers;
 mod liveness;
 mod load;
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 mod members;
 mod modes;
 mod own_client;
 mod queue;
 mod release;
 mod silence;
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 mod tls;
 mod users;

@@ -249,7 +249,7 @@ async fn credentials_that_are_asked_for_are_rotated_without_a_restart() {
     .await;
 }
 
-#[cfg(feature = "tls")]
+#[cfg(any(feature = "tls-aws-lc", feature = "tls-ring"))]
 #[tokio::test]
 async fn its_tls_is_used() {
     use etcd_client::{Certificate, Identity, TlsOptions};

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use leasehold_core::{Error, ErrorKind, Result};
 use rustls::client::{ResolvesClientCert, Resumption};
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, SignatureScheme};
@@ -21,6 +20,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::error::{Facts, of_handshake, of_own_pair, of_tcp};
 use super::files::{Files, Identity, pem};
+use super::provider::provider;
 use super::{Tls, invalid, verifier};
 use crate::Verified;
 
@@ -48,7 +48,7 @@ impl Tls {
     /// # Errors
     ///
     /// [`Invalid`](ErrorKind::Invalid), with the file that is wrong, and without any of its
-    /// content.
+    /// content. [`Unsupported`](ErrorKind::Unsupported) if there is no provider of cryptography.
     pub async fn client(&self) -> Result<Client> {
         self.check_name()?;
         let tls = self.clone();
@@ -72,7 +72,7 @@ impl Client {
             chain,
             key,
         } = Files::read(tls)?;
-        let provider = provider();
+        let provider = provider()?;
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|e| {
@@ -223,21 +223,5 @@ impl ResolvesClientCert for Asked {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").finish_non_exhaustive()
-    }
-}
-
-/// The program's provider of cryptography, or `aws-lc-rs`.
-fn provider() -> Arc<CryptoProvider> {
-    CryptoProvider::get_default()
-        .cloned()
-        .unwrap_or_else(|| Arc::new(aws_lc_rs::default_provider()))
-}
-
-/// Makes `aws-lc-rs` the program's provider of cryptography, if it has installed none. This is for
-/// a client crate that cannot be told which one to use, and panics if there are two.
-pub fn install_provider() {
-    if CryptoProvider::get_default().is_none() {
-        // If another thread was faster, the program has a provider now.
-        let _ = aws_lc_rs::default_provider().install_default();
     }
 }

@@ -524,7 +524,7 @@ async fn connect_by(
         .map_err(|_| late("connecting"))?
         .and_then(|tcp| keep_alive(&tcp, settings).map(|()| tcp))
         .map_err(|e| of_socket(&e, "port"))?;
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "tls-no-provider")]
     if let Some(tls) = tls {
         let connecting = crate::client::secure::connect(tls, host, tcp, settings);
         let connected = timeout(limit, connecting).await;
@@ -534,7 +534,7 @@ async fn connect_by(
             Box::pin(stream_fn(move |context| connection.poll_message(context))),
         ));
     }
-    #[cfg(not(feature = "tls"))]
+    #[cfg(not(feature = "tls-no-provider"))]
     let _ = tls;
     plainly(tcp, settings, limit).await
 }
@@ -638,7 +638,7 @@ mod tests {
     use crate::Config;
 
     /// The error of a client with these words that connects and says nothing.
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "tls-no-provider")]
     async fn refused(words: &str) -> Error {
         use std::io::Read;
 
@@ -659,7 +659,7 @@ mod tests {
         error
     }
 
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "tls-no-provider")]
     #[tokio::test]
     async fn a_file_that_cannot_be_read_is_no_reason_for_plain_text() {
         for mode in ["sslmode=prefer&", ""] {
@@ -670,7 +670,7 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "tls-no-provider")]
     #[tokio::test]
     async fn tls_that_code_asks_for_is_not_forgotten_on_a_socket() {
         let folder = tempfile::tempdir().unwrap();

@@ -208,7 +208,7 @@ impl Server {
     }
 
     /// Has every connection made by this TLS.
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "tls-no-provider")]
     pub(super) fn only_by(&mut self, tls: Tls) {
         self.ways = vec![Some(tls)];
         self.is_tls_demanded = true;
@@ -497,7 +497,7 @@ fn ways(words: &Words, tls: &TlsWords) -> Result<(Vec<Option<Tls>>, Option<Strin
     }
     let is_optional = matches!(&*mode, "allow" | "prefer");
     let shows = cert.is_some() || key.is_some();
-    let tls = if cfg!(feature = "tls") {
+    let tls = if cfg!(feature = "tls-no-provider") {
         let ca = ca.filter(|_| !is_system);
         Some(Tls::from_files(FILES, [ca, cert, key])?.verifying(verified))
     } else if is_optional && !shows {

@@ -9,7 +9,7 @@ use leasehold_conformance::Link;
 use leasehold_core::backend::{Backend, Claim, Claimed, ClaimedAll, Mode, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, FencingToken, Store};
 use leasehold_postgres::Postgres;
-use leasehold_testbed::Proxy;
+use leasehold_testbed::{Proxy, away};
 use tokio::task::JoinSet;
 
 /// A client by way of a proxy, which gives requests up after this many milliseconds.
@@ -29,6 +29,19 @@ async fn terminate(server: &Server, whose: &str) {
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND {whose}"
     );
     server.query(&all).await.unwrap();
+}
+
+/// A program may start before its server does.
+#[tokio::test]
+async fn a_server_that_is_away_at_the_start_is_waited_for() {
+    bounded(async {
+        let server = server().await;
+        let url = url(&server, "");
+        let store = away::connected_before_the_server(&server, || Postgres::connect(&url)).await;
+        let guard = Store::new(store).lock("a").acquire().await.unwrap();
+        guard.release().await.unwrap();
+    })
+    .await;
 }
 
 #[tokio::test]

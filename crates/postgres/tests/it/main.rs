@@ -20,7 +20,7 @@ mod own_pool;
 mod pooled;
 mod setup;
 mod support;
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 mod tls;
 mod urls;
 mod users;

@@ -65,7 +65,7 @@ impl TlsStore for Secure {
 // A server has one port for both, so what is refused in plain text has a case of its own.
 tls_cases! { Secure:
     a_private_ca_and_a_client_certificate a_wrong_ca a_wrong_host_name an_expired_certificate half_a_key_pair no_client_certificate
-    a_provider_of_no_use
+    two_providers_and_no_choice a_provider_of_no_use
 }
 
 fn url(at: &str, words: &str) -> String {

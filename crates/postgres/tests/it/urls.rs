@@ -17,7 +17,7 @@ async fn a_socket_and_a_user_without_a_password() {
             format!("postgresql://app@{encoded}:{port}/postgres?timeout=5000&sslmode=verify-full"),
             format!("postgres:///postgres?host={folder}&port={port}&user=app&timeout=5000&listen={folder}:{port}"),
         ] {
-            let url = match cfg!(feature = "tls") {
+            let url = match cfg!(feature = "tls-no-provider") {
                 true => url,
                 false => url.replace("&sslmode=verify-full", ""),
             };

@@ -12,7 +12,7 @@ mod first_words;
 mod link;
 mod open;
 mod repair;
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 mod secure;
 mod sentinel;
 

@@ -191,7 +191,7 @@ fn contradiction() -> Error {
 pub(crate) fn servers(address: &mut Address) -> Result<Vec<Server>> {
     other_words(address)?;
     let verified = verified(address)?;
-    let tls = Tls::from_address(address, cfg!(feature = "tls"))?;
+    let tls = Tls::from_address(address, cfg!(feature = "tls-no-provider"))?;
     if verified == Verified::Ca && !tls.as_ref().is_some_and(Tls::has_ca_file) {
         let what = "ssl_check_hostname=false needs ca=file: the system's CAs sign for everybody";
         return Err(invalid(what));

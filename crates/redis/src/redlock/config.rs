@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::link::{Server, servers};
 use leasehold_core::{Error, ErrorKind, Result};
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 use leasehold_net::Tls;
 use leasehold_net::{Address, Credentials};
 use redis::ConnectionInfo;
@@ -74,7 +74,7 @@ impl Config {
 
     /// Makes every connection to every node over TLS. The address of a node has to be a host and a
     /// port.
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "tls-no-provider")]
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Config {
         let tls = Some(tls);

@@ -29,12 +29,12 @@ fn main() -> ExitCode {
         // Three primaries, each with a replica.
         Setup::new("cluster", || cluster::World::start(1)),
         // Both sides show a certificate, and the user has the documented rights.
-        #[cfg(feature = "tls")]
+        #[cfg(feature = "tls-no-provider")]
         Setup::new("tls", World::secure_one),
         // Three servers that know nothing of each other.
         #[cfg(feature = "redlock")]
         Setup::new("redlock", three),
-        #[cfg(all(feature = "redlock", feature = "tls"))]
+        #[cfg(all(feature = "redlock", feature = "tls-no-provider"))]
         Setup::new("redlock_tls", || redlock::World::start_secure(false)),
     ])
 }

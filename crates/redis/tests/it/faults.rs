@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use crate::support::*;
 use leasehold_core::backend::{Backend, Claim, Claimed, Renewal, WaitPolicy};
-use leasehold_core::{Error, ErrorKind, Loss, Result};
+use leasehold_core::{Error, ErrorKind, Loss, Result, Store};
 use leasehold_redis::Redis;
-use leasehold_testbed::{Proxy, RedisOptions};
+use leasehold_testbed::{Proxy, RedisOptions, away};
 
 /// A client that gives up sooner than most, so that tests of silence are short; on a busy machine also where nobody is silent.
 async fn through(proxy: &Proxy) -> Redis {
@@ -42,6 +42,19 @@ async fn until_served(store: &Redis, claim: &Claim) -> Claimed {
         }
         sleep(10).await;
     }
+}
+
+/// A program may start before its server does.
+#[tokio::test]
+async fn a_server_that_is_away_at_the_start_is_waited_for() {
+    bounded(async {
+        let server = server().await;
+        let url = server.url();
+        let store = away::connected_before_the_server(&server, || Redis::connect(&url)).await;
+        let guard = Store::new(store).lock("a").acquire().await.unwrap();
+        guard.release().await.unwrap();
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -41,7 +41,7 @@ mod setup;
 mod stale_writes;
 mod stress;
 mod support;
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 mod tls;
 mod urls;
 mod verbs;

@@ -237,7 +237,7 @@ async fn they_are_asked_for_at_each_node_of_a_cluster() {
 }
 
 /// With the client crate's own TLS, of which this store knows nothing.
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 #[tokio::test]
 async fn its_tls_is_used() {
     use leasehold_redis::client::{ClientTlsConfig, TlsCertificates};

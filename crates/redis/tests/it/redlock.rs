@@ -6,7 +6,7 @@ mod faults;
 mod leases;
 mod node_lists;
 mod secrets;
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 mod tls;
 mod tokens;
 mod verbs;

@@ -38,7 +38,7 @@ async fn a_socket_in_words_of_other_clients() {
     .await;
 }
 
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 #[tokio::test]
 async fn a_certificate_is_verified_no_less_than_the_words_say() {
     use leasehold_core::backend::Backend;

@@ -23,7 +23,7 @@ impl Config {
     /// of being replaced.
     pub(crate) async fn secured(&self, connector: Connector) -> Result<Connector> {
         if self.is_secure() {
-            install_provider();
+            install_provider()?;
         }
         let Some(tls) = &self.tls else {
             return Ok(connector);

@@ -464,7 +464,7 @@ async fn connector(config: &Config, ttl: Duration) -> Result<Connector> {
         .with_session_timeout(ttl)
         .with_fail_eagerly()
         .with_readonly(false);
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "tls-no-provider")]
     let connector = config.secured(connector).await?;
     Ok(connector.with_connection_timeout(SERVER_TIMEOUT.min(ttl * 2 / 5)))
 }

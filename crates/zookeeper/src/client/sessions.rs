@@ -61,7 +61,7 @@ impl<T: SessionHandler> Sessions<T> {
 
     /// Opens the first session, or returns why there is none.
     pub(crate) async fn connect(&self) -> Result<()> {
-        #[cfg(feature = "tls")]
+        #[cfg(feature = "tls-no-provider")]
         self.config.check_files().await?;
         let Err(e) = self.with_ttl(DEFAULT_TTL).await else {
             return Ok(());
@@ -69,7 +69,7 @@ impl<T: SessionHandler> Sessions<T> {
         if e.kind() != ErrorKind::Unavailable {
             return Err(e);
         }
-        #[cfg(feature = "tls")]
+        #[cfg(feature = "tls-no-provider")]
         if let Some(why) = self.config.diagnose().await {
             return Err(why);
         }

@@ -44,10 +44,9 @@ impl Config {
                 "the connector leaves its session open (with_detached): a lock would outlive its client",
             );
         }
-        #[cfg(not(feature = "tls"))]
+        #[cfg(not(feature = "tls-no-provider"))]
         if self.secure {
-            let what = "TLS needs the feature \"tls\", which is off in this build";
-            return Err(Error::new(ErrorKind::Unsupported, what));
+            return Err(leasehold_net::tls_is_off());
         }
         // Nothing is sent in plain text by mistake.
         if connector.contains("tls: Some") != self.secure {
@@ -59,7 +58,7 @@ impl Config {
         if self.sasl.is_some() && connector.contains("sasl: Some") {
             return invalid("the connector has SASL of its own, beside `sasl`");
         }
-        #[cfg(feature = "tls")]
+        #[cfg(feature = "tls-no-provider")]
         if self.secure && self.tls.is_some() {
             return invalid("the connector has TLS of its own, beside `tls`");
         }

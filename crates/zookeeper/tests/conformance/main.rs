@@ -23,7 +23,7 @@ fn main() -> ExitCode {
         Setup::new("", one),
         // Three servers over TLS, where both sides show a certificate, with credentials of the
         // scheme *digest*.
-        #[cfg(feature = "tls")]
+        #[cfg(feature = "tls-no-provider")]
         Setup::new("ensemble", World::three),
         // An account of the server's by SASL with DIGEST-MD5.
         #[cfg(feature = "sasl")]

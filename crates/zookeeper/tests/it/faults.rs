@@ -9,9 +9,22 @@ use std::time::Duration;
 use crate::common::*;
 use leasehold_core::backend::{Backend, Claimed, Moment};
 use leasehold_core::{ErrorKind, Loss, Store};
-use leasehold_testbed::Proxy;
+use leasehold_testbed::{Proxy, away};
 use leasehold_zookeeper::ZooKeeper;
 use zookeeper_client::{Acl, AuthId, Client, Permission};
+
+/// A program may start before its server does.
+#[tokio::test]
+async fn a_server_that_is_away_at_the_start_is_waited_for() {
+    limited(async {
+        let server = server().await;
+        let url = format!("zookeeper://{}/test", server.addr());
+        let store = away::connected_before_the_server(&server, || ZooKeeper::connect(&url)).await;
+        let guard = Store::new(store).lock("a").acquire().await.unwrap();
+        guard.release().await.unwrap();
+    })
+    .await;
+}
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_reported_in_time() {

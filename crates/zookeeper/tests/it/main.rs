@@ -22,7 +22,7 @@ mod frozen;
 mod idle;
 mod interop;
 mod many;
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 mod members;
 mod notifications;
 mod numbers;
@@ -32,9 +32,9 @@ mod places;
 mod queue;
 mod reconnect;
 mod restored;
-#[cfg(all(feature = "sasl", feature = "tls"))]
+#[cfg(all(feature = "sasl", feature = "tls-no-provider"))]
 mod sasl;
 mod stress;
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 mod tls;
 mod verbs;

@@ -79,7 +79,7 @@ async fn what_is_wrong_with_it_is_said_before_anything_is_sent() {
         theirs.check_stat("/").await.unwrap().unwrap();
         assert_eq!(server.connection_count().await.unwrap(), 1);
         let secure = format!("tcp+tls://{}", server.addr());
-        let kind = if cfg!(feature = "tls") {
+        let kind = if cfg!(feature = "tls-no-provider") {
             ErrorKind::Invalid
         } else {
             ErrorKind::Unsupported
@@ -103,7 +103,7 @@ async fn what_is_wrong_with_it_is_said_before_anything_is_sent() {
 }
 
 /// Its TLS is the program's, and nothing is sent without it.
-#[cfg(feature = "tls")]
+#[cfg(feature = "tls-no-provider")]
 #[tokio::test]
 async fn its_tls_is_used_for_all_servers_or_nothing_is_sent() {
     use leasehold_testbed::{Certificates, TlsPort, ZooKeeper as Server, ZooKeeperOptions, verbs};

@@ -22,6 +22,7 @@ impl TlsStore for Secure {
     const SCHEME: &'static str = "zookeeper";
     const USER: &'static str = "us:s3cret@";
     const PATH: &'static str = "/test";
+    const NEEDS_DEFAULT_PROVIDER: bool = true;
 
     async fn start(port: &TlsPort) -> Secure {
         let options = ZooKeeperOptions {

@@ -98,7 +98,7 @@ impl Cluster {
     /// Connects, within three seconds. Asks all endpoints at once, until most of them belong to one
     /// cluster, or the others are silent. The first that answered of the right ones is in use.
     pub(crate) async fn connect(&self) -> Result<()> {
-        #[cfg(feature = "tls")]
+        #[cfg(feature = "tls-no-provider")]
         self.config.check_files().await?;
         // Each request over a client of the program's goes to another member.
         let tries = self.endpoints.len().max(self.attempts());
@@ -159,7 +159,7 @@ impl Cluster {
             return latest.unwrap_or_else(late).of_a_read().into();
         }
         let limit = self.config.timeout.min(CONNECT);
-        #[cfg(feature = "tls")]
+        #[cfg(feature = "tls-no-provider")]
         if self.config.is_secure()
             && let Some(why) = self.config.diagnose(limit).await
         {

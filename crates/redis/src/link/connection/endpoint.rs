@@ -39,6 +39,16 @@ impl Endpoint {
         })
     }
 
+    /// Prepares for the client crate's own TLS, if the program's client has that: it takes the program's provider of cryptography,
+    /// and panics if there is none to choose among two. A program whose only provider is its own needs none of ours.
+    #[cfg(feature = "tls-no-provider")]
+    pub(super) fn prepare_its_tls(&self) {
+        let info = self.client.get_connection_info();
+        if matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
+            let _ = leasehold_net::tls::install_provider();
+        }
+    }
+
     pub(super) fn address(&self) -> String {
         self.client.get_connection_info().addr().to_string()
     }

@@ -34,7 +34,10 @@ const AT_ONCE: usize = 1 << 16;
 /// The state that requests share with the repairing task.
 pub(super) struct Link {
     pub(super) home: ServerSource,
-    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "it is None"))]
+    #[cfg_attr(
+        not(feature = "tls-no-provider"),
+        expect(dead_code, reason = "it is None")
+    )]
     pub(super) tls: Option<leasehold_net::Tls>,
     /// The server has to be a node of a Cluster.
     pub(super) cluster: bool,
@@ -280,10 +283,12 @@ impl Link {
         peer: &Endpoint,
         config: AsyncConnectionConfig,
     ) -> Result<(MultiplexedConnection, Option<AbortHandle>)> {
-        #[cfg(feature = "tls")]
+        #[cfg(feature = "tls-no-provider")]
         if let Some(tls) = &self.tls {
             return Box::pin(self.open_secure(tls, peer, config)).await;
         }
+        #[cfg(feature = "tls-no-provider")]
+        peer.prepare_its_tls();
         let opened = timeout(self.timeout, open(&peer.client, config)).await;
         let opened =
             opened.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
