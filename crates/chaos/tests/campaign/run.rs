@@ -381,17 +381,20 @@ fn verdict(
         Err(none) if is_long => troubles.push(format!("no order: {none}")),
         Err(none) => drop(write!(text, "\nno order: {none}")),
     }
+    if troubles.is_empty() {
+        return (text, true);
+    }
+    // The reasons come first: a summary of many tests repeats only the beginning.
+    let mut reasons = String::new();
     for trouble in &troubles {
-        let _ = write!(text, "\nFAILED: {trouble}");
+        let _ = writeln!(reasons, "FAILED: {trouble}");
     }
-    if !troubles.is_empty() {
-        let (folder, name) = (folder.display(), kind.name());
-        let _ = write!(
-            text,
-            "\nkept: {folder}; again: cargo xtask chaos --store {name} --seed {seed}"
-        );
-    }
-    (text, troubles.is_empty())
+    let (folder, name) = (folder.display(), kind.name());
+    let _ = writeln!(
+        reasons,
+        "kept: {folder}; again: cargo xtask chaos --store {name} --seed {seed}"
+    );
+    (reasons + &text, false)
 }
 
 pub(crate) fn of_order(ordered: Ordered) -> String {
