@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         ("open_and_try", open_and_try),
         ("hold_with_a_guardian", hold_with_a_guardian),
         ("say_how_it_opens", say_how_it_opens),
+        ("open_as_a_foreign_program", open_as_a_foreign_program),
         ("draw_blocks", tokens::draw_blocks),
     ];
     let tests: &[Test] = &[
@@ -108,6 +109,14 @@ fn main() -> ExitCode {
         (
             "gone/a_foreign_program_opens_them_meanwhile",
             a_foreign_program_opens_them_meanwhile,
+        ),
+        (
+            "gone/a_foreign_program_is_slow_to_open_them",
+            a_foreign_program_is_slow_to_open_them,
+        ),
+        (
+            "gone/a_foreign_program_is_slower_than_all_clients",
+            a_foreign_program_is_slower_than_all_clients,
         ),
         (
             "other/restored_beside_a_guardian",

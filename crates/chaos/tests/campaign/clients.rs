@@ -1,7 +1,7 @@
 //! The processes of a campaign: clients, and the resource.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{Read, Seek, SeekFrom},
     path::{Path, PathBuf},
     process::Stdio,
@@ -99,6 +99,28 @@ impl Slot {
             .await
             .id()
             .and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?))
+    }
+
+    /// Whether it stands in the way of all others since it was paused: it writes in a file, or opens one.
+    pub(crate) async fn is_in_the_way(&self) -> bool {
+        let Some(pid) = self.pid().await else {
+            return false;
+        };
+        let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
+        let runs = || !fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T "));
+        for _ in 0..100 {
+            if !runs() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+        let pid = pid.as_raw_nonzero().to_string();
+        locks.lines().any(|lock| {
+            // Such as `1: POSIX  ADVISORY  WRITE 708 fe:00:1835017 120 120`.
+            let words = Vec::from_iter(lock.split_whitespace());
+            words.get(4) == Some(&pid.as_str()) && (words[1] == "FLOCK" || words[3] == "WRITE")
+        })
     }
 
     /// Whether it runs programs by the command.

@@ -174,6 +174,11 @@ impl<'a> Nemesis<'a> {
             };
             let id = self.begin("PauseNaive", Breaks::Nothing, Some(NAIVE));
             naive[holder].pause().await;
+            // The others do not know of this fault: it does not excuse that they wait.
+            let patience = match naive[holder].is_in_the_way().await {
+                true => Duration::ZERO,
+                false => patience,
+            };
             let until = tokio::time::Instant::now() + patience;
             let others = || {
                 naive

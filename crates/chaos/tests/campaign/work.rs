@@ -11,7 +11,7 @@ use super::{
     both,
     client::Client,
     held::Held,
-    kind::nanos,
+    kind::{Kind, nanos},
     recorder::now,
     resource::Connection,
     using::{count, hold, write},
@@ -383,7 +383,9 @@ async fn end_early(client: &Client, ask: &Ask, held: Held, watched: &Watched, un
     let op = ask.op;
     watched.ends();
     // Where it was said to be valid for longer than that, it shows nothing; nor where it may end with what the client has.
-    let lasts = client.store.guarantees().min_hold_outlives_process();
+    // In SQLite it ends with the files, which somebody may delete.
+    let lasts =
+        client.store.guarantees().min_hold_outlives_process() && client.plan.kind != Kind::Sqlite;
     let shows = lasts && until > now() + nanos(held.remaining());
     if !shows {
         client.record.now(What::Release { op, dropped: true });

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use leasehold_core::backend::{Identity, Moment};
@@ -17,7 +18,7 @@ use scopeguard::guard;
 
 use crate::client::connect::{SHORT_LOG_PAGES, connect, limit_log, limit_pages, wait_for_no_disk};
 use crate::client::fifo::Address;
-use crate::client::generation::{self, Files, Header, Kept, Meta, Opener};
+use crate::client::generation::{self, Begun, Files, Header, Kept, Meta, Opener};
 use crate::client::identity;
 use crate::client::place;
 use crate::client::presence::Presence;
@@ -32,6 +33,8 @@ const STEP_PAGES: i64 = 512;
 const STEP_BYTES: u64 = 4 << 20;
 /// The time for which opening may wait for others.
 pub(crate) const OPENING: Duration = Duration::from_secs(3);
+/// The time after which an opening client tries again.
+const AGAIN: Duration = Duration::from_millis(10);
 /// The interval in which the log is looked for, in nanoseconds.
 const LOOK: i64 = 50_000_000;
 
@@ -113,6 +116,7 @@ impl File {
         // There are at least three turns: two to make the file once and open it, and one to see
         // that another client has made it.
         let mut turns = 0..3;
+        let mut _begun = None;
         while turns.next().is_some() || Moment::now() < deadline {
             let (looked, files, joined) = {
                 // Without this lock the old file could be opened with the new index: see
@@ -164,6 +168,10 @@ impl File {
                 Ok(Joined::Changed) => continue,
                 // The files were replaced meanwhile: parts of two generations do not fit together.
                 Err(_) if Files::at(path, &real) != files => continue,
+                Err(e) if is_transient(&e, &real, files, &boot) && Moment::now() < deadline => {
+                    thread::sleep(AGAIN);
+                    continue;
+                }
                 Err(e) => return Err(e),
             };
             is_ours(kept.store.as_ref())?;
@@ -178,7 +186,7 @@ impl File {
             }
             kept.store.get_or_insert_with(|| identity::fresh(identity));
             let opener = Opener { yields, ..opener };
-            generation::begin(&real, files, &kept, &opener)?;
+            _begun = generation::begin(&real, files, &kept, &opener)?;
         }
         Err(Error::new(
             ErrorKind::Unavailable,
@@ -262,8 +270,14 @@ impl File {
     }
 
     /// Begins the file anew, because it lacks something that this client wrote. `own` is the
-    /// longest of this client's leases in it.
-    pub(crate) fn replace(&self, identity: &Identity, own: i64, deadline: Moment) -> Result<()> {
+    /// longest of this client's leases in it. The caller keeps the answer until it has opened the
+    /// new file.
+    pub(crate) fn replace(
+        &self,
+        identity: &Identity,
+        own: i64,
+        deadline: Moment,
+    ) -> Result<Option<Begun>> {
         let token = "SELECT token FROM meta";
         let token = self.connection.query_row(token, [], |row| row.get(0));
         let kept = Kept {
@@ -287,6 +301,13 @@ fn empty() -> rusqlite::Result<Connection> {
     let nothing = Connection::open_in_memory()?;
     nothing.execute_batch(include_str!("../schema.sql"))?;
     Ok(nothing)
+}
+
+/// Returns whether the index alone may be wrong, so that the error ends by itself. After the last
+/// client has gone, a foreign program that had opened a former log may be the first to open this
+/// index: it then builds the index from that log. After its end the next client builds it anew.
+fn is_transient(e: &Error, real: &Path, files: Files, boot: &str) -> bool {
+    e.kind() == ErrorKind::Corrupt && Header::has_mark(real, files.mark(boot))
 }
 
 /// Returns the outcome for files that no client may open; `None` if they may be opened. SQLite uses

@@ -257,12 +257,25 @@ impl Header {
     }
 }
 
+/// Keeps the index of new files in use.
+pub(crate) struct Begun {
+    _connection: Connection,
+}
+
 /// Replaces these files by new ones, unless another client has replaced them already. They have to
-/// be the store's, or missing. The caller looks again which files are there afterwards.
-pub(crate) fn begin(real: &Path, old: Files, kept: &Kept, opener: &Opener<'_>) -> Result<()> {
+/// be the store's, or missing. The caller looks again which files are there afterwards, and keeps
+/// the answer until it has opened them: the first program that opens an index builds it anew from
+/// the log that it has. A foreign program may have opened the former log just before the move, and
+/// the index just after it.
+pub(crate) fn begin(
+    real: &Path,
+    old: Files,
+    kept: &Kept,
+    opener: &Opener<'_>,
+) -> Result<Option<Begun>> {
     let _alone = opener.presence.alone(opener.deadline)?;
     if Files::at(real, real) != old {
-        return Ok(());
+        return Ok(None);
     }
     let new = beside(real, "-new");
     let empty = beside(real, "-empty");
@@ -278,16 +291,16 @@ pub(crate) fn begin(real: &Path, old: Files, kept: &Kept, opener: &Opener<'_>) -
 }
 
 /// Takes the new files into use, and moves them into the place of those that are there. A cleaner
-/// may remove the new files meanwhile: this function then returns without an error, and the caller
-/// begins again.
-fn replace(real: &Path, new: &Path, empty: &Path, opener: &Opener<'_>) -> Result<()> {
+/// may remove the new files meanwhile: this function then returns `None`, and the caller begins
+/// again.
+fn replace(real: &Path, new: &Path, empty: &Path, opener: &Opener<'_>) -> Result<Option<Begun>> {
     let (mut connection, grown) = match prepare(new) {
-        Err(_) if !new.exists() => return Ok(()),
+        Err(_) if !new.exists() => return Ok(None),
         prepared => prepared?,
     };
     let files = Files::at(new, new);
     if !files.are_complete() {
-        return Ok(());
+        return Ok(None);
     }
     // After the move of the empty file nobody is granted anything in the old file, and every lease
     // in it has begun. If this client does not finish, the next one finds a file that is not in
@@ -297,7 +310,7 @@ fn replace(real: &Path, new: &Path, empty: &Path, opener: &Opener<'_>) -> Result
         return Err(error::of_another_boot(real));
     }
     if !is_moved(empty, real)? {
-        return Ok(());
+        return Ok(None);
     }
     // This client's own leases count, too: its guards may not have been told of their loss yet.
     let longest = opener.presence.longest_of_others()?.max(opener.own);
@@ -307,25 +320,26 @@ fn replace(real: &Path, new: &Path, empty: &Path, opener: &Opener<'_>) -> Result
         now().saturating_add(longest)
     };
     match take_into_use(&mut connection, files, opener.boot, quiet) {
-        Err(_) if Files::at(new, new) != files => return Ok(()),
+        Err(_) if Files::at(new, new) != files => return Ok(None),
         used => used.map_err(|e| error::of(&e, new))?,
     }
-    // The connection would look for its files under the former names.
-    drop(connection);
+    // The connection is not used any more: it would look for its files under the former names.
+    let begun = Begun {
+        _connection: connection,
+    };
     // In this order a foreign program that opens the files meanwhile builds no new index from the
     // old log, and does not find the new file beside the old log.
     for ending in ["-wal", "-shm", ""] {
         if !is_moved(&beside(new, ending), &beside(real, ending))? {
-            return Ok(());
+            return Ok(None);
         }
     }
     // If the disk was too full for both generations, the old one has gone now. If the disk still
     // is, the next client uses the files as they are.
-    if grown {
-        Ok(())
-    } else {
-        grow(&beside(real, "-wal"))
+    if !grown {
+        grow(&beside(real, "-wal"))?;
     }
+    Ok(Some(begun))
 }
 
 /// Reserves room in the new file, and makes its log and index: they keep their identity under

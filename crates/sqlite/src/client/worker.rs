@@ -331,8 +331,10 @@ impl Client {
                 Ok(Attempt::Full(e)) if !self.file.may_grow() => return Err(e),
                 Ok(Attempt::Full(_)) => {}
                 Ok(Attempt::WentBack) => {
-                    self.file
+                    let _begun = self
+                        .file
                         .replace(&self.identity, self.longest(), deadline)?;
+                    self.reopen()?;
                 }
                 // An error counts only if the files are in their place: neither errors nor commits
                 // in replaced files matter.

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use leasehold_core::ErrorKind;
 use leasehold_core::backend::Backend;
 use rusqlite::Connection;
+use rusqlite::config::DbConfig;
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::replaced::{is_held_up, restore_older_content};
@@ -359,13 +360,17 @@ pub(crate) fn no_index_is_opened_beside_another_file() {
             late.says("held");
             late.dismiss();
             late.child.wait().unwrap();
-            let index = format!("{:?}", beside(&place, "-shm"));
-            let opens = fs::read_to_string(&trace)
-                .unwrap()
-                .lines()
-                .filter(|line| line.contains(&index))
-                .count();
-            assert_eq!(opens, 1, "restored: {is_restored}");
+            let trace = fs::read_to_string(&trace).unwrap();
+            let opens = |what| {
+                let index = format!("{:?}", beside(&place, what));
+                trace.lines().filter(|line| line.contains(&index)).count()
+            };
+            // The new one stays open under its former name until it is used under this one.
+            assert_eq!(
+                (opens("-new-shm"), opens("-shm")),
+                (1, 0),
+                "restored: {is_restored}"
+            );
         }
     });
 }
@@ -394,4 +399,121 @@ pub(crate) fn a_foreign_program_opens_them_meanwhile() {
         Actor::start("open_and_try", &[&place.word()]).says("busy");
         drop(foreign);
     });
+}
+
+/// A program that locks no directory has opened the former log, and opens the index once both are moved, before any client does: it
+/// does not build the new index from the former log. A client would find damage then, or go on in it.
+pub(crate) fn a_foreign_program_is_slow_to_open_them() {
+    let place = Place::new();
+    run(async {
+        used_and_closed(&place).await;
+        let mut foreign = Actor::start_by(
+            stopped_after("openat", &beside(&place, "-wal")),
+            "open_as_a_foreign_program",
+            &[&place.word()],
+        );
+        is_stopped(&foreign).await;
+        fs::remove_file(beside(&place, "-shm")).unwrap();
+        let mut late = Actor::start_by(
+            stopped_after("rename", &beside(&place, "-new-shm")),
+            "open_and_try",
+            &[&place.word()],
+        );
+        is_stopped(&late).await;
+        go_on(&foreign);
+        foreign.says("open");
+        go_on(&late);
+        late.says("held");
+        Actor::start("open_and_try", &[&place.word()]).says("busy");
+    });
+}
+
+/// The same, and it is the first that opens the index since all clients have gone: the next client waits until it ends.
+pub(crate) fn a_foreign_program_is_slower_than_all_clients() {
+    let place = Place::new();
+    run(async {
+        used_and_closed(&place).await;
+        let mut foreign = Actor::start_by(
+            stopped_after("openat", &beside(&place, "-wal")),
+            "open_as_a_foreign_program",
+            &[&place.word()],
+        );
+        is_stopped(&foreign).await;
+        fs::remove_file(beside(&place, "-shm")).unwrap();
+        open(place.path()).await.unwrap().close().await.unwrap();
+        // The thread of a client ends a little later.
+        while has_open(&beside(&place, "-shm")) {
+            tokio::time::sleep(ms(1)).await;
+        }
+        go_on(&foreign);
+        foreign.says("open");
+        let here = tokio::spawn(open(place.path()));
+        // It meets what the program has made of the index.
+        tokio::time::sleep(ms(300)).await;
+        foreign.dismiss();
+        let here = Store::new(here.await.unwrap().unwrap());
+        drop(here.lock("a").try_acquire().await.unwrap());
+    });
+}
+
+/// Leaves files with a log of many transactions, which no process has open.
+async fn used_and_closed(place: &Place) {
+    let here = store(place.path()).await;
+    for _ in 0..20 {
+        here.lock("b")
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    }
+    here.close(ms(5000)).await.unwrap();
+}
+
+/// Whether this process has the file open.
+fn has_open(file: &Path) -> bool {
+    let mut fds = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    fds.any(|fd| fs::read_link(fd.path()).is_ok_and(|open| open == file))
+}
+
+/// Opens the file as SQLite does by itself, until it is dismissed.
+pub(crate) fn open_as_a_foreign_program(words: &[String]) {
+    let [file] = words else { unreachable!() };
+    let foreign = Connection::open(file).unwrap();
+    // It would write its log into its file, and delete the one at the path.
+    foreign
+        .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
+        .unwrap();
+    let _ = foreign.query_row("SELECT count(*) FROM place", [], |_| Ok(()));
+    say("open");
+    while await_cue() {}
+}
+
+/// This program, which stops after its first such call with this path.
+fn stopped_after(call: &str, path: &Path) -> Command {
+    let mut strace = Command::new("strace");
+    let trace = format!("trace=/^{call}");
+    let stop = format!("inject=/^{call}:signal=SIGSTOP:when=1");
+    strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none"]);
+    strace.args(["-e", &trace, "-e", &stop, "-P"]).arg(path);
+    strace.arg(std::env::current_exe().unwrap());
+    strace
+}
+
+/// The process behind the tracer.
+fn traced(tracer: &Actor) -> Option<u32> {
+    let tracer = tracer.child.id();
+    let children = fs::read_to_string(format!("/proc/{tracer}/task/{tracer}/children"));
+    children.ok()?.split_whitespace().next()?.parse().ok()
+}
+
+async fn is_stopped(tracer: &Actor) {
+    while !is_held_up(tracer.child.id()).await {}
+}
+
+fn go_on(tracer: &Actor) {
+    let process = traced(tracer).unwrap().to_string();
+    let told = Command::new("kill").args(["-s", "CONT", &process]).status();
+    assert!(told.unwrap().success());
 }
