@@ -498,7 +498,7 @@ impl InRuntime {
             let Some(next) = connections.waiting.pop_front() else {
                 connections.in_use -= 1;
                 // Of borrowed connections one is kept.
-                if self.keeps(link) && !(link.is_lent() && !connections.idle.is_empty()) {
+                if self.keeps(link) && (!link.is_lent() || connections.idle.is_empty()) {
                     connections.idle.push(link.clone());
                 }
                 return;
