@@ -203,8 +203,26 @@ pub(crate) fn of_request(e: &RedisError) -> Error {
     }
 }
 
-const NO_HELLO: &str =
-    "Redis 6 or newer is needed: this server, or the proxy before it, knows no HELLO 3 (RESP3)";
+const NO_HELLO: &str = "this server, or the proxy before it, knows no HELLO 3 (RESP3): Redis 6 or newer is needed, or protocol=2 in the URL of one \
+     server";
+
+/// The way in which a server refuses `HELLO 3`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoHello {
+    /// By an error.
+    Said,
+    /// It closes the connection, as it also does for other reasons.
+    Silent,
+}
+
+/// Returns how the server refused `HELLO 3`, if that may be why a connection was not opened.
+pub(crate) fn refusal_of_hello(e: &RedisError) -> Option<NoHello> {
+    if e.kind() == Kind::RESP3NotSupported || code(e, &e.to_string()) == "NOPROTO" {
+        return Some(NoHello::Said);
+    }
+    let is_closed = e.is_connection_dropped() && !e.is_connection_refusal();
+    is_closed.then_some(NoHello::Silent)
+}
 const NO_REDIS: &str =
     "what answers there does not speak the protocol of Redis: are the host and the port right?";
 
@@ -216,6 +234,11 @@ pub(crate) fn no_command(named: Option<&str>) -> Error {
          forbidden"
     );
     Error::new(ErrorKind::Unsupported, what)
+}
+
+/// The error for a proxy that sends scripts for one lock to several servers.
+pub(crate) fn of_spread() -> Error {
+    Error::new(ErrorKind::Unsupported, SPREAD)
 }
 
 const SPREAD: &str = "this server, or the proxy before it, spreads keys over several servers, and the keys of a lock have to be on one: a Redis or a \
@@ -287,7 +310,7 @@ pub(crate) fn of_plain_connect(e: &RedisError) -> Error {
         error if e.is_connection_dropped() && !e.is_connection_refusal() => {
             let what = format!(
                 "{error}. Does it speak TLS there? Then the scheme of the URL is rediss://, rediss+sentinel://, rediss+cluster:// or \
-                 redlocks://. Or is it a proxy that knows no HELLO 3 (RESP3)?"
+                 redlocks://"
             );
             Error::new(error.kind(), what)
         }

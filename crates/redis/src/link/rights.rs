@@ -64,15 +64,13 @@ pub(crate) async fn missing(
         1 + keys.len()
     };
     let mut answer = call(declared).said(connection).await?;
-    let mut denied = None;
     if is_denied(&answer) && declared > 0 {
         // A user without the right to one of the keys may not even begin the script.
-        denied = connection.refusal(answer).err();
         answer = call(0).said(connection).await?;
     }
     let answer = connection.refusal(answer)?;
     let refused: Vec<String> = from_redis_value(answer).map_err(|_| junk("an answer"))?;
-    Ok(judged(&refused).map(|e| connection.at(&e)).or(denied))
+    Ok(judged(&refused).map(|e| connection.at(&e)))
 }
 
 /// The error that follows from these refusals. Each one is the command, or `~key`, and the server's
