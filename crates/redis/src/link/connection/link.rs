@@ -279,7 +279,8 @@ impl Link {
                 Ok(self.make_pushing(nth, peer, at).await.unwrap_or(made))
             }
             (Err(e), NoHello::Silent) if e.kind() == ErrorKind::Unavailable => Err(why),
-            (Err(e), _) => Err(Error::new(e.kind(), format!("{why}; over RESP2: {e}"))),
+            (Err(e), NoHello::Silent) => Err(e),
+            (Err(e), NoHello::Said) => Err(Error::new(e.kind(), format!("{why}; over RESP2: {e}"))),
         }
     }
 
