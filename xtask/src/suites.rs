@@ -132,6 +132,7 @@ pub(crate) const PROOFS: &[&str] = &[
 pub(crate) const WHOLE_ONLY: &[(&str, &str)] = &[
     ("leasehold-redis", "conformance_tls"),
     ("leasehold-redis", "conformance_redlock_tls"),
+    ("leasehold-redis", "conformance_redlock_declared"),
     ("leasehold-etcd", "conformance_tls"),
     ("leasehold-postgres", "conformance_pooled"),
     ("leasehold-postgres", "conformance_sqlx"),
@@ -146,6 +147,8 @@ pub(crate) const WHOLE_ONLY: &[(&str, &str)] = &[
 pub(crate) const SLICES: &[(&str, &str, &[&str])] = &[
     ("leasehold-redis", "conformance_sentinel", SLICE),
     ("leasehold-redis", "conformance_cluster", SLICE),
+    ("leasehold-redis", "conformance_declared", SCRIPTS),
+    ("leasehold-redis", "conformance_resp2", &["waiting/"]),
     ("leasehold-etcd", "conformance_cluster", SLICE),
     ("leasehold-postgres", "conformance_listen", SLICE),
     ("leasehold-postgres", "conformance_deadpool", SLICE),
@@ -161,6 +164,26 @@ pub(crate) const SLICES: &[(&str, &str, &[&str])] = &[
             "--skip=a_postgres",
         ],
     ),
+];
+/// Each script, and the ways through it.
+const SCRIPTS: &[&str] = &[
+    "--skip=at_once/",
+    "--skip=cancel/",
+    "--skip=cost/",
+    "--skip=election/",
+    "--skip=fence/",
+    "--skip=hygiene/",
+    "--skip=identity/",
+    "--skip=input/",
+    "--skip=lease/",
+    "--skip=loss/",
+    "--skip=names/",
+    "--skip=programs/",
+    "--skip=reentry/",
+    "--skip=runtimes/",
+    "--skip=scale/",
+    "--skip=waiting/",
+    "--skip=(faulty)",
 ];
 const SLICE: &[&str] = &[
     "--skip=at_once/",

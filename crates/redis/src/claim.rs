@@ -18,6 +18,8 @@ use crate::scripts::{CLAIM, CLAIM_ALL, FENCE, RAISE};
 /// The interval at which the first waiter polls a lock of another tool, whose release notifies no
 /// waiter.
 const FOREIGN_POLL: Duration = Duration::from_millis(250);
+/// The interval between the polls of the first waiter, where nothing is pushed.
+const POLL: Duration = Duration::from_millis(50);
 /// The distance between the polls of two waiters after a holder died, by their rank.
 const SPREAD: Duration = Duration::from_millis(2);
 
@@ -48,7 +50,12 @@ impl Redis {
             ("differ", Mode::Permits { of, .. }) => Err(Error::permits_differ(fields.value()?, of)),
             ("waiting", _) => {
                 let ahead = Ahead::of(fields)?;
-                let retry_after = retry_after(&ahead, entry::ttl(claim));
+                let ttl = entry::ttl(claim);
+                let after = retry_after(&ahead, ttl);
+                let retry_after = match self.nodes.has_pushes() {
+                    true => after,
+                    false => after.min(poll(ahead.rank, ttl)),
+                };
                 Ok(Claimed::Waiting(
                     Waiting::new(self.place(claim), ahead.who).retry_after(retry_after),
                 ))
@@ -198,6 +205,13 @@ impl Redis {
     }
 }
 
+/// The interval at which a waiter of this rank polls a server that pushes nothing. Those before it
+/// need as long to notice that they hold. Ten thousand waiters for one name send less than 200
+/// requests a second.
+fn poll(rank: u32, ttl: Duration) -> Duration {
+    POLL.saturating_mul(rank.saturating_add(1)).min(ttl / 3)
+}
+
 /// The script's answer to a claim, as a record. On the fast path the answer is the token alone.
 fn said(claim: &Claim, answer: &Value) -> Result<String> {
     match answer {
@@ -250,6 +264,12 @@ mod tests {
         assert_eq!(at(&foreign, None, 1), ms(3002));
         assert_eq!(at(&ours, Some(ms(500)), 0), ms(501));
         assert_eq!(at(&ours, Some(ms(500)), u32::MAX), ms(501) + TTL / 3);
+    }
+
+    #[test]
+    fn without_pushes_the_first_waiter_polls_most() {
+        let intervals = [0, 1, 9, 59, 60, u32::MAX].map(|rank| poll(rank, TTL));
+        assert_eq!(intervals, [50, 100, 500, 3000, 3000, 3000].map(ms));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::link::{
-    AddressMap, Sentinels, Server, other_words, server_of_sentinels, servers, verified,
+    AddressMap, Protocol, Sentinels, Server, other_words, server_of_sentinels, servers, verified,
 };
 use leasehold_core::{Error, ErrorKind, Result, StoreId};
 #[cfg(feature = "tls-no-provider")]
@@ -256,6 +256,16 @@ impl Config {
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Config {
         self.server.tls = Some(tls);
+        self
+    }
+
+    /// Speaks RESP2 with the server, also if that knows RESP3. Without it, the store speaks RESP3, or
+    /// RESP2 with a server, or a proxy before it, that refuses `HELLO 3`. Nothing is pushed over
+    /// RESP2: waiters ask up to 20 times a second. A Cluster refuses it as
+    /// [`Unsupported`](ErrorKind::Unsupported), and so does [`min_replicas`](Config::min_replicas).
+    #[must_use]
+    pub fn resp2(mut self) -> Config {
+        self.server.protocol = Some(Protocol::Resp2);
         self
     }
 
@@ -527,7 +537,7 @@ mod tests {
     #[test]
     fn a_word_that_cannot_be_followed_says_what_to_write() {
         for (url, says) in [
-            ("redis://:s3cret@h?protocol=2", "protocol is 3"),
+            ("redis://:s3cret@h?protocol=4", "protocol is 2 or 3"),
             ("redis://:s3cret@h?socket_timeout=5", "timeout=milliseconds"),
             ("redis://:s3cret@h?ssl=true", "rediss://"),
             ("redis://:s3cret@h?ssl_cert_reqs=none", "rediss://"),

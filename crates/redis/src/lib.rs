@@ -28,7 +28,7 @@ use leasehold_core::backend::{
     TokenFloor, async_trait,
 };
 use leasehold_core::{
-    Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result, StoreId,
+    Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result, StoreId,
 };
 
 use crate::client::nodes::Nodes;
@@ -48,7 +48,7 @@ const BESIDE: [&str; 4] = ["l", "o", "s", "r"];
 /// meanwhile.
 const AT_ONCE: usize = 100;
 
-/// A store on one Redis server (6 or newer), on the current primary behind an address, or on a
+/// A store on one Redis server, on the current primary behind an address, or on a
 /// Redis Cluster.
 ///
 /// One multiplexed connection carries every request and every push, and is made again for as long as the store lives.
@@ -84,6 +84,9 @@ const AT_ONCE: usize = 100;
 /// channels `&leasehold:*`, and its keys as `~prefix*`, `~{prefix*` and `~{}:f`. Warnings, and
 /// noticing that a server was replaced, need `+info +config|get`, and replicas need `+wait +info`.
 /// A missing right is named when the store connects, before anything is written.
+///
+/// **RESP2.** A server, or a proxy before it, that refuses `HELLO 3` is spoken to by RESP2. Nothing is pushed then: waiters
+/// ask up to 20 times a second, and [`Guarantees::pushed_wake`] is false. See [`Config::resp2`].
 ///
 /// **In a Cluster** there is a connection to each primary, and a fence for each slot, `{}:f:n`: a
 /// user needs `~{}:f:*` instead of `~{}:f`, and `+cluster|slots`. Several names are taken one after
@@ -129,8 +132,7 @@ impl Redis {
     /// # Errors
     ///
     /// `Invalid` for a URL that is anything else (the message names the part) and for a database
-    /// that the server does not have. `Unsupported` for TLS without its feature, for servers before
-    /// Redis 6, for a Sentinel or a node of a Redis Cluster in the place of one server and the
+    /// that the server does not have. `Unsupported` for TLS without its feature, for a Sentinel or a node of a Redis Cluster in the place of one server and the
     /// reverse, and for a server or a proxy that cannot run the scripts. `OtherStore` if the server
     /// is another one than `store` names, or no Cluster has most of the hosts. `Invalid` if sentinels
     /// know no master of that name. `Denied` for a refused password, and for a user without the
@@ -152,6 +154,10 @@ impl Redis {
         let (nodes, warnings) = Nodes::connect(&config, &inbox, &mark).await?;
         nodes.check(&NEEDS, FENCE, &names).await?;
         let nodes = Arc::new(nodes);
+        if config.min_replicas.is_some() && !nodes.has_pushes() {
+            let what = "min_replicas is for a server that speaks RESP3";
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
         let replicas = Replicas::open(&config).await?;
         let releases = Redis::releases(&nodes, &names, &inbox);
         let redis = Redis {
@@ -259,15 +265,21 @@ impl Backend for Redis {
 
     fn guarantees(&self) -> Guarantees {
         let is_one = matches!(*self.nodes, Nodes::One(_));
+        let has_pushes = self.nodes.has_pushes();
+        let notes = match (is_one, has_pushes) {
+            (true, true) => NOTES,
+            (true, false) => RESP2_NOTES,
+            (false, _) => CLUSTER_NOTES,
+        };
         Guarantees::none("redis")
             .with_fencing(Fencing::SurvivesDataLoss)
             .with_fairness(Fairness::Strict)
-            .with_pushed_wake(true)
+            .with_pushed_wake(has_pushes)
             .with_ttl(MIN_TTL, Duration::from_millis(1))
             .with_recovery(Duration::from_millis(200))
             .with_atomic_multi(if is_one { AT_ONCE } else { 1 })
             .with_min_hold_outlives_process(true)
-            .with_notes(if is_one { NOTES } else { CLUSTER_NOTES })
+            .with_notes(notes)
             .with_warnings(self.warnings.clone())
     }
 
@@ -308,14 +320,26 @@ impl TokenFloor for Redis {
     }
 }
 
-const NOTES: &str = "\
+macro_rules! notes {
+    () => {
+        "\
 Exclusion holds while the server keeps its data and its clock: after an asynchronous failover, a restart without \
 persistence, an eviction (use maxmemory-policy noeviction) or a step of its clock, two may hold at once, and only the \
 token tells them apart. Each grant raises the fence behind all tokens to the server's clock: \
 tokens that were not raised ahead of it rise after a loss of data, unless that clock steps back past the loss (a failover is a step from one server's \
 clock to another's); with the data kept, they rise through steps back of up to two hours. SET-NX-PX clients are \
 excluded, but stand in no queue and take a lock that expired before the waiters. A holder that dies before its first \
-renewal may be noticed late by up to a third of the waiter's TTL.";
+renewal may be noticed late by up to a third of the waiter's TTL."
+    };
+}
+
+const NOTES: &str = notes!();
+
+const RESP2_NOTES: &str = concat!(
+    notes!(),
+    " Over RESP2 nothing is pushed: the first waiter asks every 50 ms, so it gets the lock so much later, and a holder learns of its \
+eviction at its next renewal."
+);
 
 const CLUSTER_NOTES: &str = "\
 Exclusion holds while every node keeps its data, its slots and its clock: after a failover to a replica, which may lack the last writes, a \

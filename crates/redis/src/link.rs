@@ -35,6 +35,6 @@ pub(crate) use crate::link::rights::{Needs, check};
 pub(crate) use crate::link::script::GivenUp;
 pub(crate) use crate::link::script::{CLOCK, Call, Script, run_all};
 pub(crate) use crate::link::server::{
-    Sentinels, Server, granted_ttl, other_words, server_of_sentinels, servers, verified,
+    Protocol, Sentinels, Server, granted_ttl, other_words, server_of_sentinels, servers, verified,
 };
 pub(crate) use crate::link::walk::walk;

@@ -146,6 +146,14 @@ pub use leasehold_net::Tls;
 
 /// The endings of the keys beside a lock.
 const BESIDE: [&str; 5] = ["rq", "rh", "rw", "rs", "re"];
+/// The endings of the keys that all names share, in the order in which the scripts take them.
+const OF_ALL: [&str; 4] = ["rt", "ro", "rb", "rn"];
+
+/// The keys that all names with this prefix share.
+fn keys_of_all(prefix: &str) -> [String; 4] {
+    OF_ALL.map(|end| format!("{{{prefix}}}:{end}"))
+}
+
 /// The shortest lease; a shorter one is extended to this.
 const MIN_TTL: Duration = Duration::from_millis(200);
 
@@ -159,8 +167,8 @@ pub struct Redlock(Arc<Shared>);
 struct Shared {
     nodes: Nodes,
     names: Arc<Names>,
-    /// The key of the nodes' last tokens.
-    tokens: String,
+    /// The keys of a node that all names share.
+    of_all: [String; 4],
     inbox: Inbox,
     warnings: Vec<String>,
     holds: Mutex<HashMap<ClaimId, Held>>,
@@ -196,16 +204,16 @@ impl Redlock {
     pub async fn with_config(config: Config) -> Result<Redlock> {
         config::check(&config.nodes)?;
         let names = Arc::new(Names::new(&config.prefix, &BESIDE)?);
-        let tokens = format!("{{{}}}:rt", config.prefix);
+        let of_all = keys_of_all(&config.prefix);
         let inbox = Inbox::new(false);
-        let keys = (&*tokens, &*names.absent(), &*names.mark());
+        let keys = (&of_all, &*names.absent(), &*names.mark());
         let (nodes, warnings) = Nodes::connect(config.nodes, config.timeout, &inbox, keys).await?;
         let holds = Mutex::default();
         let attempts = AtomicU64::new(1);
         Ok(Redlock(Arc::new(Shared {
             nodes,
             names,
-            tokens,
+            of_all,
             inbox,
             warnings,
             holds,
@@ -243,9 +251,9 @@ impl Shared {
 
     /// The beginning of every call for a name, with its keys.
     fn on(&self, name: &Name) -> Call {
-        Call::of(&NODE, 2)
-            .arg(self.names.lock(name))
-            .arg(&self.tokens)
+        let call = Call::of(&NODE, 1 + BESIDE.len() + OF_ALL.len());
+        let call = call.lock(&self.names.lock(name), &BESIDE);
+        self.of_all.iter().fold(call, Call::arg)
     }
 
     /// The hold of this client with this id.

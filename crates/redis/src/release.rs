@@ -57,5 +57,5 @@ impl Redis {
 /// A call that releases a claim. Its argument is `-` and the id: the record of the lock begins with
 /// these if there are neither waiters nor observers.
 fn release_call(nodes: &Nodes, lock: &str, id: ClaimId) -> Call {
-    on(nodes, &RELEASE, lock).arg(format_args!("-{id}"))
+    on(nodes, &RELEASE, &[lock.to_owned()]).arg(format_args!("-{id}"))
 }

@@ -1,153 +1,118 @@
 //! `renew`: many leases in one step, exclusive holds in the shortest way.
 
-use crate::link::{
-    Call, Cluster, Connection, Fields, again, attempt, junk, record, run_all, slot_of,
-};
-use leasehold_core::backend::{LeaseRef, Mode, Moment, Renewal, Validity};
-use leasehold_core::{ErrorKind, FencingToken, Loss, Result};
+use std::iter::zip;
+
+use crate::link::{Call, Fields, again, attempt, junk, record, slot_of};
+use leasehold_core::backend::{Claim, LeaseRef, Mode, Moment, Renewal, Validity};
+use leasehold_core::{Error, ErrorKind, FencingToken, Loss, Result};
 use redis::Value;
 
 use crate::client::nodes::Nodes;
-use crate::scripts::{EXTEND, RENEW, RENEW_ONE};
+use crate::scripts::{EXTEND, RENEW};
 use crate::{AT_ONCE, Redis, entry};
 
 impl Redis {
+    /// Exclusive holds are first tried with a script for their locks alone. In a Cluster it also
+    /// runs while a slot is being moved, however long that takes.
     pub(crate) async fn renew(&self, leases: &[LeaseRef]) -> Vec<Renewal> {
-        let connection = match &*self.nodes {
-            Nodes::One(connection) => connection,
-            Nodes::Many(cluster) => return self.renew_each(cluster, leases).await,
-        };
-        // The leases of one script have one length.
-        let mut all: Vec<(usize, &LeaseRef)> = leases.iter().enumerate().collect();
-        all.sort_by_key(|(_, lease)| lease.claim.ttl);
-        let alike = all.chunk_by(|(_, one), (_, other)| one.claim.ttl == other.claim.ttl);
-        let some: Vec<_> = alike.flat_map(|alike| alike.chunks(AT_ONCE)).collect();
-        let mut renewals = Vec::with_capacity(leases.len());
-        for (some, answer) in some.iter().zip(self.renew_in(connection, &some).await) {
-            match answer {
-                Ok(answers) => renewals.extend(some.iter().map(|(i, _)| *i).zip(answers)),
-                // There was no answer, or none in time. Any other refusal may concern only one key,
-                // so each lease is tried alone.
-                Err(e)
-                    if matches!(
-                        e.kind(),
-                        ErrorKind::Ambiguous
-                            | ErrorKind::Unavailable
-                            | ErrorKind::OtherStore
-                            | ErrorKind::Closed
-                            | ErrorKind::NoRuntime
-                    ) =>
-                {
-                    renewals.extend(some.iter().map(|(i, _)| (*i, Renewal::Unknown(again(&e)))));
-                }
-                Err(_) => {
-                    let each: Vec<_> = some.chunks(1).collect();
-                    let answers = self.renew_in(connection, &each).await.into_iter();
-                    let one = |answer: Result<Vec<Renewal>>| {
-                        answer.unwrap_or_else(|e| vec![Renewal::Unknown(e)])
-                    };
-                    renewals.extend(some.iter().map(|(i, _)| *i).zip(answers.flat_map(one)));
-                }
-            }
-        }
-        renewals.sort_unstable_by_key(|(i, _)| *i);
-        renewals.into_iter().map(|(_, renewal)| renewal).collect()
-    }
-
-    /// Renews these leases, one script for each list of equal length. Returns the outcomes for each
-    /// script.
-    async fn renew_in(
-        &self,
-        connection: &Connection,
-        scripts: &[&[(usize, &LeaseRef)]],
-    ) -> Vec<Result<Vec<Renewal>>> {
         let sent = Moment::now();
-        let call = |some: &&[(usize, &LeaseRef)]| {
-            let ttl = some
-                .first()
-                .map_or(0, |(_, lease)| entry::ttl(&lease.claim).as_millis());
-            let call = self.on_all(&RENEW, some.iter().map(|(_, lease)| &lease.claim.name));
-            some.iter()
-                .fold(call.arg(ttl).arg(attempt(sent)), |call, (_, lease)| {
-                    start(call, lease)
-                })
-        };
-        let calls: Vec<Call> = scripts.iter().map(call).collect();
-        let answers = run_all(connection, &calls).await;
-        let renewals = scripts
-            .iter()
-            .zip(answers)
-            .map(|(some, answer)| match answer {
-                Ok(Value::Array(answers)) if answers.len() == some.len() => {
-                    let renewal = |((_, lease), answer): (&(usize, &LeaseRef), &Value)| {
-                        self.renewal(lease, answer, sent)
-                            .unwrap_or_else(Renewal::Unknown)
-                    };
-                    Ok(some.iter().zip(&answers).map(renewal).collect())
-                }
-                answer => Err(answer
-                    .err()
-                    .unwrap_or_else(|| junk("the answer to renewals"))),
-            });
-        renewals.collect()
-    }
-
-    /// Renews in a Cluster, where each lease has a script of its own. An exclusive hold is first
-    /// tried with a script of one key, which also runs while its slot is being moved, however long
-    /// that takes.
-    async fn renew_each(&self, cluster: &Cluster, leases: &[LeaseRef]) -> Vec<Renewal> {
-        let sent = Moment::now();
-        let lock = |lease: &LeaseRef| self.names.lock(&lease.claim.name);
-        let extend = |lease: &LeaseRef| {
-            let lock = lock(lease);
-            let ttl = entry::ttl(&lease.claim).as_millis();
-            (
-                slot_of(&lock),
-                start(Call::of(&EXTEND, 1).arg(&lock), lease).arg(ttl),
-            )
-        };
-        let renew = |lease: &LeaseRef| {
-            let claim = &lease.claim;
-            let token = lease.token.map_or(0, FencingToken::get);
-            let call = self
-                .call(&RENEW_ONE, claim)
-                .arg(entry::ttl(claim).as_millis())
-                .arg(attempt(sent))
-                .arg(token);
-            (slot_of(&lock(lease)), call)
-        };
-        let mut renewals: Vec<Option<Renewal>> = leases.iter().map(|_| None).collect();
         let is_hold =
             |i: &usize| leases[*i].token.is_some() && leases[*i].claim.mode == Mode::Exclusive;
         let (holds, others): (Vec<usize>, Vec<usize>) = (0..leases.len()).partition(is_hold);
-        let all = async |some: &[usize], call: &(dyn Fn(&LeaseRef) -> (u16, Call) + Sync)| {
-            let calls: Vec<_> = some.iter().map(|i| call(&leases[*i])).collect();
-            cluster.run_all(&calls).await
+        let claim = |i: &usize| -> &Claim { &leases[*i].claim };
+        let extend = |some: &[usize]| {
+            let claims = some.iter().map(claim);
+            let call = Call::of(&EXTEND, some.len()).names(some.len());
+            let call = claims
+                .clone()
+                .fold(call, |call, claim| call.arg(self.names.lock(&claim.name)))
+                .arg(ttl_of(claims));
+            some.iter().fold(call, |call, i| start(call, &leases[*i]))
         };
-        let extended = all(&holds, &extend).await;
-        let mut rest = others;
-        for (i, answer) in holds.into_iter().zip(extended) {
+        let renew = |some: &[usize]| {
+            let claims = some.iter().map(claim);
+            let call = self.on_all(&RENEW, claims.clone().map(|claim| &claim.name));
+            let call = call.arg(ttl_of(claims)).arg(attempt(sent));
+            some.iter().fold(call, |call, i| start(call, &leases[*i]))
+        };
+        let (extended, mut renewed) = tokio::join!(
+            self.in_batches(leases, holds, &extend),
+            self.in_batches(leases, others, &renew)
+        );
+        let mut rest = Vec::new();
+        for (i, answer) in extended {
             match answer {
                 Ok(Value::Int(0)) => rest.push(i),
-                answer => {
-                    let renewal = answer.and_then(|answer| self.renewal(&leases[i], &answer, sent));
-                    renewals[i] = Some(renewal.unwrap_or_else(Renewal::Unknown));
+                answer => renewed.push((i, answer)),
+            }
+        }
+        renewed.extend(self.in_batches(leases, rest, &renew).await);
+        renewed.sort_unstable_by_key(|(i, _)| *i);
+        let renewal = |(i, answer): (usize, Result<Value>)| {
+            let renewal = answer.and_then(|answer| self.renewal(&leases[i], &answer, sent));
+            if let (Ok(Renewal::Lost(_)), Nodes::Many(cluster)) = (&renewal, &*self.nodes) {
+                // The node may have been emptied, and set up as a Cluster of its own.
+                cluster.suspect(slot_of(&self.names.lock(&leases[i].claim.name)));
+            }
+            renewal.unwrap_or_else(Renewal::Unknown)
+        };
+        renewed.into_iter().map(renewal).collect()
+    }
+
+    /// Runs scripts for these leases. Those of one script have one length. Returns the answer for
+    /// each lease.
+    async fn in_batches(
+        &self,
+        leases: &[LeaseRef],
+        mut which: Vec<usize>,
+        call: &(dyn Fn(&[usize]) -> Call + Sync),
+    ) -> Vec<(usize, Result<Value>)> {
+        let at_once = match &*self.nodes {
+            Nodes::One(_) => AT_ONCE,
+            Nodes::Many(_) => 1,
+        };
+        which.sort_by_key(|i| leases[*i].claim.ttl);
+        let alike = which.chunk_by(|one, other| leases[*one].claim.ttl == leases[*other].claim.ttl);
+        let scripts: Vec<_> = alike.flat_map(|alike| alike.chunks(at_once)).collect();
+        let mut answers = Vec::with_capacity(which.len());
+        for (some, answer) in zip(&scripts, self.run_scripts(leases, &scripts, call).await) {
+            match answer {
+                Ok(each) => answers.extend(zip(some.iter().copied(), each.into_iter().map(Ok))),
+                Err(e) if some.len() == 1 || is_of_all(&e) => {
+                    answers.extend(some.iter().map(|i| (*i, Err(again(&e)))));
+                }
+                // The refusal may concern only one key.
+                Err(_) => {
+                    let alone: Vec<_> = some.chunks(1).collect();
+                    let each = self.run_scripts(leases, &alone, call).await;
+                    let each = each
+                        .into_iter()
+                        .map(|one| Ok(one?.pop().unwrap_or_default()));
+                    answers.extend(zip(some.iter().copied(), each));
                 }
             }
         }
-        let renewed = all(&rest, &renew).await;
-        for (i, answer) in rest.into_iter().zip(renewed) {
-            let renewal = answer.and_then(|answer| self.renewal(&leases[i], &answer, sent));
-            if matches!(renewal, Ok(Renewal::Lost(_))) {
-                // The node may have been emptied, and set up as a Cluster of its own.
-                cluster.suspect(slot_of(&lock(&leases[i])));
-            }
-            renewals[i] = Some(renewal.unwrap_or_else(Renewal::Unknown));
-        }
-        let unknown = || Renewal::Unknown(junk("the answer to renewals"));
-        renewals
-            .into_iter()
-            .map(|renewal| renewal.unwrap_or_else(unknown))
+        answers
+    }
+
+    /// Runs one script for each of these lists of leases. Returns the answers for each script.
+    async fn run_scripts(
+        &self,
+        leases: &[LeaseRef],
+        scripts: &[&[usize]],
+        call: &(dyn Fn(&[usize]) -> Call + Sync),
+    ) -> Vec<Result<Vec<Value>>> {
+        let lock = |some: &[usize]| {
+            let first = some.first();
+            first.map_or_else(String::new, |i| self.names.lock(&leases[*i].claim.name))
+        };
+        let calls = scripts.iter().map(|some| (call(some), lock(some)));
+        let answers = self.nodes.run_all(calls.collect()).await;
+        zip(scripts, answers)
+            .map(|(some, answer)| match answer? {
+                Value::Array(answers) if answers.len() == some.len() => Ok(answers),
+                _ => Err(junk("the answer to renewals")),
+            })
             .collect()
     }
 
@@ -184,7 +149,26 @@ impl Redis {
     }
 }
 
-/// Adds the text that an exclusive hold's record has after its flag.
+/// The length of these leases in milliseconds, which is that of the first.
+fn ttl_of<'a>(mut claims: impl Iterator<Item = &'a Claim>) -> u128 {
+    claims
+        .next()
+        .map_or(0, |claim| entry::ttl(claim).as_millis())
+}
+
+/// Returns whether the failure concerns all requests: there was no answer, or none in time.
+fn is_of_all(e: &Error) -> bool {
+    matches!(
+        e.kind(),
+        ErrorKind::Ambiguous
+            | ErrorKind::Unavailable
+            | ErrorKind::OtherStore
+            | ErrorKind::Closed
+            | ErrorKind::NoRuntime
+    )
+}
+
+/// Adds the text that the record of an exclusive hold has after its flag.
 fn start(call: Call, LeaseRef { claim, token, .. }: &LeaseRef) -> Call {
     let (token, (kind, n, of)) = (token.map_or(0, FencingToken::get), claim.mode.parts());
     let ttl = entry::ttl(claim).as_millis();

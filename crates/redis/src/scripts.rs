@@ -9,8 +9,8 @@ use leasehold_core::backend::{Claim, Moment};
 use leasehold_core::{Error, ErrorKind, Name, Result};
 use redis::Value;
 
-use crate::Redis;
 use crate::client::nodes::Nodes;
+use crate::{BESIDE, Redis};
 
 macro_rules! lua {
     ($part:literal) => {
@@ -27,17 +27,14 @@ pub(crate) static CLAIM: LazyLock<Script> = LazyLock::new(|| script(&claim()));
 
 pub(crate) static CLAIM_ALL: LazyLock<Script> = LazyLock::new(|| {
     let blocked_by = function("blocked_by", &on_queue(&[CLOCK], &[lua!("blocked_by")]));
-    script(&[&blocked_by, &function("claim", &claim()), lua!("claim_all")])
+    let claim = function("claim", &claim());
+    script(&[&blocked_by, &claim, lua!("keys_of"), lua!("claim_all")])
 });
 
 pub(crate) static RENEW: LazyLock<Script> = LazyLock::new(|| {
     let renew = function("renew", &on_queue(&[CLOCK], &[lua!("renew")]));
-    script(&[&renew, lua!("renew_all")])
+    script(&[&renew, lua!("keys_of"), lua!("renew_all")])
 });
-
-/// Renews one name, in a Cluster.
-pub(crate) static RENEW_ONE: LazyLock<Script> =
-    LazyLock::new(|| script(&on_queue(&[CLOCK], &[lua!("renew")])));
 
 pub(crate) static EXTEND: LazyLock<Script> =
     LazyLock::new(|| Script::new(&[lua!("extend")]).needing(&NEEDS));
@@ -88,7 +85,6 @@ pub(crate) const NEEDS: Needs = Needs {
         "publish leasehold:name: x",
         "time",
     ],
-    beside: &["{#}:l", "{#}:o", "{#}:s", "{#}:r"],
 };
 
 fn script(parts: &[&str]) -> Script {
@@ -166,39 +162,44 @@ impl Redis {
         self.on(script, &claim.name).arg(claim.id)
     }
 
-    /// A call with the lock of this name as its first key, and the fence as its second. All names
-    /// of a database, or of a slot, share the fence, since other prefixes may lead to the lock,
-    /// too. The scripts name the other keys.
-    ///
-    /// In a Cluster there is a third key, which never exists. While a slot is moved, its node
-    /// refuses a script of several keys before it runs, unless all of them exist there. Without the
-    /// third key the script could stop midway, at the first key that has moved.
+    /// A call with the keys of this name.
     pub(crate) fn on(&self, script: &'static Script, name: &Name) -> Call {
-        on(&self.nodes, script, &self.names.lock(name))
+        on(&self.nodes, script, &[self.names.lock(name)])
     }
 
-    /// A call with the locks of these names of one database as its keys, followed by the fence.
+    /// A call with the keys of these names.
     pub(crate) fn on_all<'a>(
         &self,
         script: &'static Script,
-        names: impl IntoIterator<Item = &'a Name, IntoIter: ExactSizeIterator>,
+        names: impl IntoIterator<Item = &'a Name>,
     ) -> Call {
-        let names = names.into_iter();
-        let call = Call::of(script, names.len() + 1);
-        names
-            .fold(call, |call, name| call.arg(self.names.lock(name)))
-            .arg(FENCE)
+        let locks: Vec<_> = names
+            .into_iter()
+            .map(|name| self.names.lock(name))
+            .collect();
+        on(&self.nodes, script, &locks)
     }
 }
 
-/// The beginning of every call for a lock.
-pub(crate) fn on(nodes: &Nodes, script: &'static Script, lock: &str) -> Call {
-    match nodes {
-        Nodes::One(_) => Call::of(script, 2).arg(lock).arg(FENCE),
-        Nodes::Many(_) => Call::of(script, 3)
-            .arg(lock)
+/// The beginning of every call for locks: the keys of each lock, and then the fence. All names of a
+/// database, or of a slot, share the fence, since other prefixes may lead to the lock, too. Locks of
+/// one call are in one database, or in one slot of a Cluster.
+///
+/// In a Cluster there is one more key, which never exists. While a slot is moved, its node refuses a
+/// script of several keys before it runs, unless all of them exist there. Without that key the
+/// script could stop midway, at the first key that it deletes and writes again.
+pub(crate) fn on(nodes: &Nodes, script: &'static Script, locks: &[String]) -> Call {
+    let keys = locks.len() * (1 + BESIDE.len());
+    let all = |call: Call| {
+        locks.iter().fold(call.names(locks.len()), |call, lock| {
+            call.lock(lock, &BESIDE)
+        })
+    };
+    match (nodes, locks) {
+        (Nodes::Many(_), [lock, ..]) => all(Call::of(script, keys + 2))
             .arg(fence_of(slot_of(lock)))
             .arg(format_args!("{{{lock}}}:-")),
+        _ => all(Call::of(script, keys + 1)).arg(FENCE),
     }
 }
 
@@ -229,7 +230,6 @@ mod tests {
             &*CLAIM,
             &*CLAIM_ALL,
             &*RENEW,
-            &*RENEW_ONE,
             &*EXTEND,
             &*RELEASE,
             &*RELEASE_AFTER,

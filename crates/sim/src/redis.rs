@@ -59,7 +59,10 @@ impl Redis {
         let is_redlock = kind != Kind::Redis;
         let node = |_| Node {
             network: network.clone(),
-            core: Mutex::default(),
+            core: Mutex::new(Core {
+                server: MiniRedis::strict(),
+                ..Core::default()
+            }),
             is_redlock,
             lease: format!(" {} \r\n", setting.ttl.as_millis()).into(),
         };

@@ -8,6 +8,7 @@
 //!   controls are at [`Cluster`].
 //! - [`Proxy`] stands between a client and a server and cuts, holds, delays or loses the bytes that
 //!   pass.
+//! - [`RedisGate`] stands between a client and a Redis, and refuses what some proxies refuse.
 //! - [`Certificates`] are those of a private CA, and [`TlsPort`] describes the TLS port of a
 //!   server.
 //! - [`verbs`] has the parts with which the tests of every store call a store, and [`seen`]
@@ -61,6 +62,7 @@ mod postgres_wire;
 mod redis;
 mod redis_cluster;
 mod redis_echo;
+mod redis_gate;
 mod redis_sentinel;
 
 pub use certificates::{Certificates, KeyFiles, TlsPort};
@@ -76,6 +78,7 @@ pub use proxy::{Proxy, Trap};
 pub use redis::{Redis, RedisOptions};
 pub use redis_cluster::{RedisCluster, RedisClusterOptions};
 pub use redis_echo::{RedisEcho, RedisLike};
+pub use redis_gate::RedisGate;
 pub use redis_sentinel::{RedisSentinel, SentinelOptions};
 pub use resp::Reply;
 pub use server::{ON_DISK, Server};

@@ -4,14 +4,14 @@
 use std::{fmt, sync::Arc};
 
 use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
 };
 
 use crate::{
     background::{self, Task},
     error::Result,
-    ports,
+    ports, resp,
 };
 
 /// A server that refuses every request with a text that repeats it. Tests check that no part of a
@@ -101,7 +101,9 @@ impl fmt::Debug for RedisLike {
 
 async fn serve(client: TcpStream, answer: Arc<impl Fn(&[String]) -> Option<String>>) {
     let mut client = BufReader::new(client);
-    while let Some(words) = request(&mut client).await {
+    while let Some(words) = resp::request(&mut client).await {
+        let text = |word: &Vec<u8>| String::from_utf8_lossy(word).into_owned();
+        let words: Vec<String> = words.iter().map(text).collect();
         let answer = match answer(&words) {
             Some(line) if line.is_empty() => return,
             Some(line) => format!("{line}\r\n"),
@@ -131,23 +133,4 @@ fn greeting(words: &[String]) -> Option<String> {
         "EVALSHA" if words.iter().any(|word| word == "exists #") => Some("*0\r\n".to_owned()),
         _ => None,
     }
-}
-
-/// Reads an array of bulk strings, the form in which every client sends a request.
-async fn request(client: &mut BufReader<TcpStream>) -> Option<Vec<String>> {
-    let mut words = Vec::new();
-    for _ in 0..number(client, '*').await? {
-        let length = number(client, '$').await?;
-        let mut word = vec![0; length + 2];
-        client.read_exact(&mut word).await.ok()?;
-        word.truncate(length);
-        words.push(String::from_utf8_lossy(&word).into_owned());
-    }
-    Some(words)
-}
-
-async fn number(client: &mut BufReader<TcpStream>, kind: char) -> Option<usize> {
-    let mut line = String::new();
-    client.read_line(&mut line).await.ok()?;
-    line.trim_end().strip_prefix(kind)?.parse().ok()
 }

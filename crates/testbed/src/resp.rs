@@ -3,7 +3,7 @@
 use std::io;
 
 use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::TcpStream,
 };
 
@@ -121,6 +121,67 @@ impl Connection {
         bytes.truncate(length);
         Ok(bytes)
     }
+}
+
+/// Reads an array of bulk strings, the form in which every client sends a request. `None` at the end
+/// of the connection, and for anything else.
+pub(crate) async fn request(client: &mut (impl AsyncBufRead + Unpin)) -> Option<Vec<Vec<u8>>> {
+    let mut words = Vec::new();
+    for _ in 0..length(client, '*').await? {
+        let length = length(client, '$').await?;
+        let mut word = vec![0; length + 2];
+        client.read_exact(&mut word).await.ok()?;
+        word.truncate(length);
+        words.push(word);
+    }
+    (!words.is_empty()).then_some(words)
+}
+
+async fn length(client: &mut (impl AsyncBufRead + Unpin), kind: char) -> Option<usize> {
+    let mut line = String::new();
+    client.read_line(&mut line).await.ok()?;
+    line.trim_end().strip_prefix(kind)?.parse().ok()
+}
+
+/// A request as it is sent.
+pub(crate) fn of_words(words: &[Vec<u8>]) -> Vec<u8> {
+    let mut request = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        request.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        request.extend_from_slice(word);
+        request.extend_from_slice(b"\r\n");
+    }
+    request
+}
+
+/// Reads one answer of RESP2, as it came.
+pub(crate) async fn raw_reply(server: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    // How many answers are yet to be read.
+    let mut open = 1;
+    while open > 0 {
+        open -= 1;
+        let start = bytes.len();
+        if server.read_until(b'\n', &mut bytes).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let line = String::from_utf8_lossy(&bytes[start..])
+            .trim_end()
+            .to_owned();
+        let length = || number(&line[1..]).map(|length| usize::try_from(length).ok());
+        match line.chars().next() {
+            Some('$') => {
+                if let Some(length) = length()? {
+                    let start = bytes.len();
+                    bytes.resize(start + length + 2, 0);
+                    server.read_exact(&mut bytes[start..]).await?;
+                }
+            }
+            Some('*') => open += length()?.unwrap_or_default(),
+            _ => {}
+        }
+    }
+    Ok(bytes)
 }
 
 fn number(text: &str) -> io::Result<i64> {

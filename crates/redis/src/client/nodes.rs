@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::link::{
-    Call, Cluster, Connection, Inbox, Names, Needs, Server, StoreMark, check, fence_of, run_all,
-    slot_of, walk, warnings,
+    Call, Cluster, Connection, Inbox, Names, Needs, Protocol, Server, StoreMark, check, fence_of,
+    run_all, slot_of, walk, warnings,
 };
 use leasehold_core::backend::Subscription;
 use leasehold_core::{Error, ErrorKind, Name, Result};
@@ -31,8 +31,10 @@ impl Nodes {
         mark: &Arc<StoreMark>,
     ) -> Result<(Nodes, Vec<String>)> {
         let Some(cluster) = &config.cluster else {
+            let protocol = config.server.protocol.or(Some(Protocol::Either));
             let server = Server {
                 mark: Some(mark.clone()),
+                protocol,
                 ..config.server.clone()
             };
             let connection = Connection::new(server, config.timeout, Duration::ZERO, inbox)?;
@@ -40,11 +42,20 @@ impl Nodes {
             let warnings = warnings(&connection).await;
             return Ok((Nodes::One(connection), warnings));
         };
-        if config.min_replicas.is_some() {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "min_replicas is for one primary, and not for a Redis Cluster",
-            ));
+        for (is_asked, what) in [
+            (
+                config.min_replicas.is_some(),
+                "min_replicas is for one primary",
+            ),
+            (
+                config.server.protocol == Some(Protocol::Resp2),
+                "protocol=2 is for one server",
+            ),
+        ] {
+            if is_asked {
+                let what = format!("{what}, and not for a Redis Cluster");
+                return Err(Error::new(ErrorKind::Unsupported, what));
+            }
         }
         let (cluster, mut all) = Cluster::connect(
             config.seeds(cluster),
@@ -125,6 +136,14 @@ impl Nodes {
         match self {
             Nodes::One(connection) => connection.server(),
             Nodes::Many(cluster) => cluster.server(slot_of(lock)),
+        }
+    }
+
+    /// Returns whether the servers push.
+    pub(crate) fn has_pushes(&self) -> bool {
+        match self {
+            Nodes::One(connection) => connection.has_pushes(),
+            Nodes::Many(_) => true,
         }
     }
 

@@ -4,7 +4,7 @@
 use leasehold_net::Verified;
 use leasehold_testbed::reasons::are_on_page;
 
-use super::Config;
+use super::{Config, Protocol};
 
 const SHAPES: [(&str, &str, &str); 33] = [
     (
@@ -157,7 +157,7 @@ const SHAPES: [(&str, &str, &str); 33] = [
     (
         "RESP2",
         "redis://localhost:6379?protocol=2",
-        "Refused: the store's URL: protocol is 3: notifications need RESP3",
+        "localhost:6379, RESP2",
     ),
     (
         "A user alone",
@@ -191,6 +191,9 @@ fn meaning(url: &str) -> String {
         Some(Verified::Ca) => ", TLS, its CA verified",
         Some(Verified::Nothing) => ", TLS, not verified (warning)",
     };
+    if server.protocol == Some(Protocol::Resp2) {
+        meaning += ", RESP2";
+    }
     meaning
 }
 

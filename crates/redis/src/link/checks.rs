@@ -1,5 +1,6 @@
 //! Asks a server at the start whether it is set up to keep locks.
 
+use leasehold_core::Result;
 use redis::{Value, from_redis_value_ref};
 
 use crate::link::connection::Connection;
@@ -7,20 +8,43 @@ use crate::link::connection::Connection;
 /// Reasons why this server may forget a held lock, or may be replaced by a server that has;
 /// sentences for its operator.
 pub(crate) async fn warnings(connection: &Connection) -> Vec<String> {
+    let Ok(known) = facts(connection).await else {
+        return vec![SILENT.to_owned()];
+    };
+    let in_cluster = connection.is_in_cluster().then_some(UNSERVED);
+    let alone = if connection.has_sentinels() {
+        Some(NO_REPLICA)
+    } else {
+        in_cluster
+    };
+    let unverified = connection.is_unverified().then_some(UNVERIFIED);
+    let fell_back = connection.fell_back().then_some(FELL_BACK);
+    let all = unverified.into_iter().chain(fell_back);
+    let all = all.chain(judged(&known, alone));
+    all.map(|warning| match connection.has_pushes() {
+        true => warning.to_owned(),
+        false => warning.replace(MAY_NOT, "over RESP2 it is not asked"),
+    })
+    .collect()
+}
+
+/// What the server says of its settings, one fact in each line.
+async fn facts(connection: &Connection) -> Result<String> {
+    let sections = ["memory", "persistence", "replication"];
+    if !connection.has_pushes() {
+        return Ok(connection.info(&sections).await?.concat());
+    }
     let mut questions = redis::pipe();
-    for section in ["memory", "persistence", "replication"] {
+    for section in sections {
         questions.cmd("INFO").arg(section);
     }
     for setting in ["save", "appendfsync"] {
         questions.cmd("CONFIG").arg("GET").arg(setting);
     }
-    let Ok(answers) = connection.send(&questions).await else {
-        return vec![SILENT.to_owned()];
-    };
     // A refusal has no text.
     let text = |value: &Value| from_redis_value_ref::<String>(value).unwrap_or_default();
     let mut known = String::new();
-    for answer in &answers {
+    for answer in &connection.send(&questions).await? {
         match answer {
             Value::Map(pairs) => {
                 pairs
@@ -30,15 +54,7 @@ pub(crate) async fn warnings(connection: &Connection) -> Vec<String> {
             other => known += &text(other),
         }
     }
-    let in_cluster = connection.is_in_cluster().then_some(UNSERVED);
-    let alone = if connection.has_sentinels() {
-        Some(NO_REPLICA)
-    } else {
-        in_cluster
-    };
-    let unverified = connection.is_unverified().then_some(UNVERIFIED);
-    let all = unverified.into_iter().chain(judged(&known, alone));
-    all.map(str::to_owned).collect()
+    Ok(known)
 }
 
 /// The warnings that follow from these facts, one fact in each line. `alone` is the warning that no
@@ -80,6 +96,10 @@ fn judged(known: &str, alone: Option<&'static str>) -> impl Iterator<Item = &'st
     warnings.into_iter()
 }
 
+/// The reason why a setting is not known, in the warnings.
+const MAY_NOT: &str = "this user may not ask";
+const FELL_BACK: &str = "it, or the proxy before it, refuses RESP3 (HELLO 3), so RESP2 is spoken, over which nothing is pushed: waiters \
+ask up to 20 times a second, and learn of a release, an eviction or a new holder only then (protocol=2 in the URL says that this is meant)";
 const SILENT: &str = "it did not answer when the store connected, so its settings are not known";
 const REPLICA: &str = "it is a replica: it grants nothing, and what it says of locks may be old (name the primary, or its sentinels)";
 const UNVERIFIED: &str = "ssl_cert_reqs=none encrypts, and verifies no certificate: whoever is on the way can answer in the server's place \

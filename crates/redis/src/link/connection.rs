@@ -11,6 +11,7 @@ mod endpoint;
 mod first_words;
 mod link;
 mod open;
+mod plain;
 mod repair;
 #[cfg(feature = "tls-no-provider")]
 mod secure;
@@ -20,14 +21,14 @@ use std::fmt;
 use std::pin::{Pin, pin};
 use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::time::Duration;
 
 use leasehold_core::backend::Subscription;
 use leasehold_core::support::{Background, Signal, locked};
 use leasehold_core::{Error, ErrorKind, Name, Result};
 use leasehold_net::Verified;
-use redis::{Cmd, Pipeline, RedisResult, Value};
+use redis::{Cmd, Pipeline, RedisResult, Value, from_redis_value};
 use scopeguard::{ScopeGuard, guard};
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
@@ -35,9 +36,9 @@ use tokio::time::{sleep, timeout};
 use crate::link::connection::link::{Link, Observed, State, Wire};
 use crate::link::connection::repair::keep;
 use crate::link::connection::sentinel::ServerSource;
-use crate::link::error::{again, of_request};
+use crate::link::error::{again, junk, of_request};
 use crate::link::inbox::Inbox;
-use crate::link::server::Server;
+use crate::link::server::{Protocol, Server};
 
 /// After this part of its limit an unanswered request makes its connection suspect.
 const SLOW: u32 = 4;
@@ -78,6 +79,8 @@ impl Connection {
             cluster: server.cluster,
             admission: server.admission,
             mark: server.mark,
+            protocol: server.protocol.unwrap_or(Protocol::Resp3),
+            spoken: OnceLock::new(),
             address,
             timeout: timeout + waits,
             waits,
@@ -117,6 +120,37 @@ impl Connection {
     /// The server's address, for people.
     pub(crate) fn address(&self) -> &str {
         &self.link.address
+    }
+
+    /// Returns whether the server pushes. Over RESP2 it does not, and knows only the commands of
+    /// locks.
+    pub(crate) fn has_pushes(&self) -> bool {
+        self.link.has_pushes()
+    }
+
+    /// Returns whether the server refused RESP3, so that RESP2 is spoken.
+    pub(crate) fn fell_back(&self) -> bool {
+        !self.link.has_pushes() && self.link.protocol == Protocol::Either
+    }
+
+    /// The answers of `INFO` about these sections, over a connection without pushes. An answer that
+    /// the server does not give is empty.
+    pub(crate) async fn info(&self, sections: &[&str]) -> Result<Vec<String>> {
+        let question = plain::info(&self.link.probed(), sections);
+        let answer = self.refusal(self.send_one(None, &question).await?)?;
+        from_redis_value(answer).map_err(|_| junk("INFO"))
+    }
+
+    /// One step of a walk over all keys, by these words of `SCAN`.
+    pub(crate) async fn scan(&self, words: &[&str]) -> Result<Value> {
+        let request = if self.has_pushes() {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(words);
+            scan
+        } else {
+            plain::scan(&self.link.probed(), words)
+        };
+        self.refusal(self.send_one(None, &request).await?)
     }
 
     /// Returns whether sentinels tell the place of the server.
@@ -224,8 +258,11 @@ impl Connection {
         self.link.at(e)
     }
 
-    /// Returns whether this name is observed.
+    /// Returns whether this name is observed, and its changes are heard of.
     pub(crate) fn observes(&self, name: &Name) -> bool {
+        if !self.has_pushes() {
+            return false;
+        }
         locked(&self.link.observed)
             .iter()
             .any(|observed| observed.name == *name)

@@ -13,7 +13,7 @@ use redis::{ErrorKind as Kind, RedisError, Value};
 /// Phrases of servers, proxies and scripts behind a code that says too little, and the code that
 /// each stands for. The phrases of scripts are those of Redis before 7, of 7.0, and of 7.2 and
 /// later.
-const PHRASES: [(&str, &str); 30] = [
+const PHRASES: [(&str, &str); 29] = [
     (NO_HOST, "NOHOST"),
     ("WRONGTYPE", "WRONGTYPE"),
     ("READONLY", "READONLY"),
@@ -29,10 +29,9 @@ const PHRASES: [(&str, &str); 30] = [
     ("invalid DB index", "DB"),
     ("SELECT is not allowed in cluster mode", "DB"),
     ("max number of clients", "CLIENTS"),
-    ("undeclared key", "UNDECLARED"),
-    ("non local key", "UNDECLARED"),
-    ("do not hash to the same slot", "UNDECLARED"),
-    ("don't hash to the same slot", "UNDECLARED"),
+    ("non local key", "SPREAD"),
+    ("do not hash to the same slot", "SPREAD"),
+    ("don't hash to the same slot", "SPREAD"),
     ("sent AUTH, but no password", "WRONGPASS"),
     ("without any password configured", "WRONGPASS"),
     ("invalid password", "WRONGPASS"),
@@ -164,7 +163,7 @@ pub(crate) fn of_request(e: &RedisError) -> Error {
         ),
         "MOVED" | "ASK" | "CROSSSLOT" => (ErrorKind::Unsupported, CLUSTER),
         "ALONE" => (ErrorKind::Unsupported, ALONE),
-        "UNDECLARED" => return undeclared(),
+        "SPREAD" => (ErrorKind::Unsupported, SPREAD),
         "DB" => (ErrorKind::Invalid, "Redis has no database of this number"),
         "NOPROTO" => (ErrorKind::Unsupported, NO_HELLO),
         "UNKNOWN" => return no_command(named_command(&text)),
@@ -204,8 +203,26 @@ pub(crate) fn of_request(e: &RedisError) -> Error {
     }
 }
 
-const NO_HELLO: &str =
-    "Redis 6 or newer is needed: this server, or the proxy before it, knows no HELLO 3 (RESP3)";
+const NO_HELLO: &str = "this server, or the proxy before it, knows no HELLO 3 (RESP3): Redis 6 or newer is needed, or protocol=2 in the URL of one \
+     server";
+
+/// The way in which a server refuses `HELLO 3`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoHello {
+    /// By an error.
+    Said,
+    /// It closes the connection, as it also does for other reasons.
+    Silent,
+}
+
+/// Returns how the server refused `HELLO 3`, if that may be why a connection was not opened.
+pub(crate) fn refusal_of_hello(e: &RedisError) -> Option<NoHello> {
+    if e.kind() == Kind::RESP3NotSupported || code(e, &e.to_string()) == "NOPROTO" {
+        return Some(NoHello::Said);
+    }
+    let is_closed = e.is_connection_dropped() && !e.is_connection_refusal();
+    is_closed.then_some(NoHello::Silent)
+}
 const NO_REDIS: &str =
     "what answers there does not speak the protocol of Redis: are the host and the port right?";
 
@@ -219,12 +236,13 @@ pub(crate) fn no_command(named: Option<&str>) -> Error {
     Error::new(ErrorKind::Unsupported, what)
 }
 
-/// The error that the server runs no script that touches a key which it did not declare.
-pub(crate) fn undeclared() -> Error {
-    let what = "this server, or the proxy before it, runs only scripts that name all their keys beforehand, and those of this store do \
-         not: a Redis or a Valkey itself is needed";
-    Error::new(ErrorKind::Unsupported, what)
+/// The error for a proxy that sends scripts for one lock to several servers.
+pub(crate) fn of_spread() -> Error {
+    Error::new(ErrorKind::Unsupported, SPREAD)
 }
+
+const SPREAD: &str = "this server, or the proxy before it, spreads keys over several servers, and the keys of a lock have to be on one: a Redis or a \
+     Valkey itself is needed, or the Cluster behind it (redis+cluster://)";
 
 /// The error that a user lacks a right, with the right as far as the server names it: `+command`,
 /// as in `ACL SETUSER`.
@@ -292,7 +310,7 @@ pub(crate) fn of_plain_connect(e: &RedisError) -> Error {
         error if e.is_connection_dropped() && !e.is_connection_refusal() => {
             let what = format!(
                 "{error}. Does it speak TLS there? Then the scheme of the URL is rediss://, rediss+sentinel://, rediss+cluster:// or \
-                 redlocks://. Or is it a proxy that knows no HELLO 3 (RESP3)?"
+                 redlocks://"
             );
             Error::new(error.kind(), what)
         }

@@ -1,4 +1,5 @@
 -- Tries what the scripts of a store call, in calls that do nothing. A server looks at rights before it looks at arguments.
+-- KEYS: the keys in ARGV, unless it is one of them that is refused.
 -- ARGV: a key that never exists, how many calls, the calls, and keys. In a call `-` stands for that key, and `#` for the first of these.
 -- Answers for each that was refused: the command, or `~` and the key, and in the next line what was said.
 local refused, last = {}, ARGV[2] + 2

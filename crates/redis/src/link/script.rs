@@ -21,13 +21,13 @@ use crate::link::rights::{Needs, missing};
 #[cfg(all(test, feature = "redlock"))]
 mod taken_back;
 
-/// The number of keys in calls that travel together: the server needs a few milliseconds for such a
-/// flight, so answers come all the time. One call may have keys of many names.
-const FLIGHT: usize = 250;
+/// The number of names in calls that travel together: the server needs a few milliseconds for such a
+/// flight, so answers come all the time. One call may be for many names.
+const FLIGHT: usize = 125;
 /// The space that most calls need, so that it is allocated once: in arguments, and in bytes. Below
 /// it, the space for each key of a call with many.
-const SPACE: (usize, usize) = (20, 512);
-const EACH: (usize, usize) = (2, 160);
+const SPACE: (usize, usize) = (24, 768);
+const EACH: (usize, usize) = (2, 64);
 
 /// The beginning of scripts of both stores that need the server's clock.
 pub(crate) const CLOCK: &str = include_str!("clock.lua");
@@ -110,6 +110,7 @@ pub(crate) struct Call {
     /// `EVALSHA`, the hash, and the arguments.
     command: Cmd,
     keys: usize,
+    names: usize,
     /// The number of the only connection that may carry the call.
     over: Option<u64>,
     given_up: Option<GivenUp>,
@@ -125,6 +126,7 @@ impl Call {
             script,
             command,
             keys,
+            names: 1,
             over: None,
             given_up: None,
         }
@@ -139,6 +141,22 @@ impl Call {
     pub(crate) fn arg(mut self, arg: impl Display) -> Call {
         // Writing to memory fails never.
         let _ = write!(self.command.writer_for_next_arg(), "{arg}");
+        self
+    }
+
+    /// Adds the keys of a lock: the lock itself, and those beside it with these endings.
+    #[must_use]
+    pub(crate) fn lock(self, lock: &str, beside: &[&str]) -> Call {
+        let beside = beside.iter();
+        beside.fold(self.arg(lock), |call, end| {
+            call.arg(format_args!("{{{lock}}}:{end}"))
+        })
+    }
+
+    /// Notes that the call is for this number of names.
+    #[must_use]
+    pub(crate) fn names(mut self, names: usize) -> Call {
+        self.names = names;
         self
     }
 
@@ -177,7 +195,7 @@ impl Call {
         if let Some(needs) = self.script.needs
             && is_denied(&answer)
         {
-            let keys = self.all_keys(needs);
+            let keys = self.all_keys();
             let absent = format!("{{{}}}:-", keys.first().map_or("", String::as_str));
             // Boxed: this is rare, and unboxed it would enlarge every call's future.
             let missing = Box::pin(missing(connection, needs, &keys, &absent)).await;
@@ -188,17 +206,13 @@ impl Call {
         connection.refusal(answer)
     }
 
-    /// The call's keys, and the keys beside the first of them.
-    fn all_keys(&self, needs: &Needs) -> Vec<String> {
+    fn all_keys(&self) -> Vec<String> {
         let declared = self.command.args_iter().skip(3).take(self.keys);
         let text = |arg| match arg {
             Arg::Simple(arg) => Some(String::from_utf8_lossy(arg).into_owned()),
             _ => None,
         };
-        let mut keys: Vec<String> = declared.filter_map(text).collect();
-        let lock = keys.first().cloned().unwrap_or_default();
-        keys.extend(needs.beside.iter().map(|key| key.replace('#', &lock)));
-        keys
+        declared.filter_map(text).collect()
     }
 
     /// Returns the server's answer: one request, or two if the server did not know the script.
@@ -272,7 +286,7 @@ pub(crate) async fn answers<C: Borrow<Call>>(
     connection: &Connection,
     calls: &[C],
 ) -> Vec<Result<Value>> {
-    let each = calls.first().map_or(1, |call| call.borrow().keys.max(1));
+    let each = calls.first().map_or(1, |call| call.borrow().names.max(1));
     let flights =
         calls
             .chunks((FLIGHT / each).max(1))

@@ -28,6 +28,18 @@ pub(crate) struct Server {
     pub(crate) mark: Option<Arc<StoreMark>>,
     /// TLS for the connection. `info` then has the address as a plain one.
     pub(crate) tls: Option<Tls>,
+    /// The protocol that was asked for; RESP3 if none was.
+    pub(crate) protocol: Option<Protocol>,
+}
+
+/// The version of the protocol that a connection speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    /// A connection that nothing is pushed over.
+    Resp2,
+    Resp3,
+    /// RESP3, or RESP2 if the server refuses `HELLO 3`.
+    Either,
 }
 
 /// The check of a Cluster's node by its answer to `CLUSTER SLOTS`.
@@ -74,6 +86,7 @@ impl From<ConnectionInfo> for Server {
             admission: None,
             mark: None,
             tls: None,
+            protocol: None,
         }
     }
 }
@@ -105,8 +118,8 @@ const REFUSED: [(&str, &str); 12] = [
 ];
 
 /// Reads words that other clients have in a URL: the user, the password, the database, the protocol
-/// and the family of addresses.
-pub(crate) fn other_words(address: &mut Address) -> Result<()> {
+/// and the family of addresses. Returns the protocol.
+pub(crate) fn other_words(address: &mut Address) -> Result<Option<Protocol>> {
     address.rename("clientName", "client_name");
     if let Some((word, instead)) = REFUSED.iter().find(|(it, _)| address.take(it).is_some()) {
         return Err(invalid(format!("{word} is not read here: write {instead}")));
@@ -141,16 +154,15 @@ pub(crate) fn other_words(address: &mut Address) -> Result<()> {
         }
         address.path = db;
     }
-    match address.take("protocol").as_deref() {
-        None | Some("3" | "resp3") => {}
-        Some(_) => {
-            let what = "protocol is 3: notifications need RESP3";
-            return Err(invalid(what));
-        }
-    }
+    let protocol = match address.take("protocol").as_deref() {
+        None => None,
+        Some("2" | "resp2") => Some(Protocol::Resp2),
+        Some("3" | "resp3") => Some(Protocol::Resp3),
+        Some(_) => return Err(invalid("protocol is 2 or 3 (resp2, resp3)")),
+    };
     match address.take("family").as_deref() {
         // The addresses of a name are tried together, of both families.
-        None | Some("0") => Ok(()),
+        None | Some("0") => Ok(protocol),
         Some(_) => Err(invalid("family is 0: addresses of both are used")),
     }
 }
@@ -189,7 +201,7 @@ fn contradiction() -> Error {
 
 /// All servers of an address. Removes the TLS options from it, and words of other clients.
 pub(crate) fn servers(address: &mut Address) -> Result<Vec<Server>> {
-    other_words(address)?;
+    let protocol = other_words(address)?;
     let verified = verified(address)?;
     let tls = Tls::from_address(address, cfg!(feature = "tls-no-provider"))?;
     if verified == Verified::Ca && !tls.as_ref().is_some_and(Tls::has_ca_file) {
@@ -208,6 +220,7 @@ pub(crate) fn servers(address: &mut Address) -> Result<Vec<Server>> {
         .collect::<Result<Vec<_>>>()?;
     let server = |info| Server {
         tls: tls.clone(),
+        protocol,
         ..Server::from(info)
     };
     Ok(infos.into_iter().map(server).collect())

@@ -11,7 +11,7 @@ use crate::link::names::Names;
 
 /// The number of keys that one step of a walk may look at: well under a millisecond of the server's
 /// time.
-const STEP: u32 = 1000;
+const STEP: &str = "1000";
 
 /// The names that a walk over the whole database finds, in order: O(keys), in steps. Each string is
 /// a lock, of ours or of another tool, which would block a claim. A queue leads to the name of its
@@ -30,19 +30,9 @@ pub(crate) async fn walk(
     ] {
         let mut cursor = String::from("0");
         loop {
-            let mut step = redis::pipe();
-            let scan = step
-                .cmd("SCAN")
-                .arg(&cursor)
-                .arg("MATCH")
-                .arg(&pattern)
-                .arg("COUNT")
-                .arg(STEP);
-            if !of_queues {
-                scan.arg("TYPE").arg("string");
-            }
-            let answer = connection.send(&step).await?.pop().unwrap_or_default();
-            let answer = from_redis_value(connection.refusal(answer)?);
+            let step = [&cursor, "MATCH", &pattern, "COUNT", STEP, "TYPE", "string"];
+            let words = if of_queues { &step[..5] } else { &step[..] };
+            let answer = from_redis_value(connection.scan(words).await?);
             let (next, keys): (String, Vec<Vec<u8>>) = answer.map_err(|_| junk("a walk"))?;
             let wanted = |name: &Name| {
                 name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after)

@@ -39,10 +39,10 @@ use redis::{Value, from_redis_value_ref};
 use tokio::time::sleep;
 
 use crate::link::{CLOCK, Call, Connection, Inbox, Names, Script, Server, StoreMark, junk};
-use crate::redlock::client::list::{address, canonical, record_of};
+use crate::redlock::client::list::{address, canonical};
 use crate::redlock::client::nodes::BOUND;
 use crate::redlock::config::check;
-use crate::redlock::{BESIDE, Config, invalid};
+use crate::redlock::{BESIDE, Config, invalid, keys_of_all};
 
 /// The number of ballots that are lost to other runs before this one gives up.
 const BALLOTS: usize = 8;
@@ -348,8 +348,7 @@ fn failure<'a>(what: &str, failed: impl IntoIterator<Item = &'a Error>) -> Error
 /// The connections to the nodes of both lists.
 struct Nodes {
     each: BTreeMap<String, Result<Connection>>,
-    record: String,
-    tokens: String,
+    of_all: [String; 4],
 }
 
 impl Nodes {
@@ -381,11 +380,9 @@ impl Nodes {
         if let Some(e) = failed.find(|e| e.kind() == ErrorKind::OtherStore) {
             return Err(invalid(&e.to_string()));
         }
-        let tokens = format!("{{{}}}:rt", old.prefix);
         Ok(Nodes {
             each,
-            record: record_of(&tokens),
-            tokens,
+            of_all: keys_of_all(&old.prefix),
         })
     }
 
@@ -396,7 +393,9 @@ impl Nodes {
             Some(Err(e)) => return Err(Error::new(e.kind(), e.to_string())),
             None => return Err(invalid(&format!("{node} is in neither list"))),
         };
-        let call = Call::of(&LIST, 2).arg(&self.record).arg(&self.tokens);
+        let [tokens, older, bound, record] = &self.of_all;
+        let keys = [record, tokens, older, bound];
+        let call = keys.iter().fold(Call::of(&LIST, keys.len()), Call::arg);
         let call = args.iter().fold(call, |call, arg| call.arg(arg));
         let text =
             |value: &Value| from_redis_value_ref::<String>(value).map_err(|_| junk("a record"));

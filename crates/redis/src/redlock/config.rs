@@ -4,7 +4,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::link::{Server, servers};
+use crate::link::{Protocol, Server, servers};
 use leasehold_core::{Error, ErrorKind, Result};
 #[cfg(feature = "tls-no-provider")]
 use leasehold_net::Tls;
@@ -35,6 +35,12 @@ impl Config {
         let prefix = address.take("prefix").unwrap_or_default();
         let nodes = servers(&mut address)?;
         address.done()?;
+        if nodes
+            .iter()
+            .any(|node| node.protocol == Some(Protocol::Resp2))
+        {
+            return Err(invalid("protocol is 3: the nodes have to push"));
+        }
         check(&nodes)?;
         Ok(Config {
             nodes,

@@ -2,7 +2,7 @@
 -- of programs that know of no number.
 -- ARGV: verb, and what the verb takes.
 --
--- KEYS: {prefix}:rn, the record of this server, a hash that stays; and {prefix}:rt, whose neighbours are in `node.lua`.
+-- KEYS: {prefix}:rn, the record of this server, a hash that stays; and {prefix}:rt, :ro and :rb, which are in `node.lua`.
 --
 --       number, nodes      the newest list that is open here, sorted, with commas. The one before it is served too, until `closed`
 --       before             the nodes of the list before
@@ -15,9 +15,7 @@
 --       life               in a server that has no number: the run for the first number that has read its record, for a minute
 --       until              no lease that was granted here to list `number` ends later
 --       until_before       no lease that was granted here to an earlier list ends later
-local LIST, TOKENS = unpack(KEYS)
-local of_all = string.sub(TOKENS, 1, -2)
-local OLDER, BOUND = of_all .. 'o', of_all .. 'b'
+local LIST, TOKENS, OLDER, BOUND = unpack(KEYS)
 local call = redis.call
 local verb, next_list = ARGV[1], tonumber(ARGV[2])
 

@@ -2,7 +2,7 @@
 -- ARGV: verb, id, ttl, mode, turns, channel, label, attempt, list, and what the verb takes. `list` is the number of the list of nodes
 -- that the client goes by.
 --
--- KEYS: the lock, and {prefix}:rt. The other keys of the lock are named after it.
+-- KEYS: all of these, in this order; many servers refuse a key that was not declared.
 --
 --       the lock       string, the holder's claim id (`SET name id NX PX ttl`, as every Redlock client does it), or SHARED
 --       {lock}:rq      sorted set, waiters: ids by when they came
@@ -17,10 +17,7 @@
 -- An entry: deadline ttl token turns since joined attempt notified mode channel label. Modes: x exclusive, s shared. An attempt is
 -- the number of the last request that took or kept the hold: a release that was sent before it and comes late ends nothing.
 -- `notified` is CLOSED for a hold that ends by itself. What a request costs does not grow with the number of readers.
-local LOCK, TOKENS = unpack(KEYS)
-local beside, of_all = '{' .. LOCK .. '}:r', string.sub(TOKENS, 1, -2)
-local QUEUE, HOLDERS, WAITERS, SHARERS, EVICTED = beside .. 'q', beside .. 'h', beside .. 'w', beside .. 's', beside .. 'e'
-local OLDER, BOUND, LIST = of_all .. 'o', of_all .. 'b', of_all .. 'n'
+local LOCK, QUEUE, HOLDERS, WAITERS, SHARERS, EVICTED, TOKENS, OLDER, BOUND, LIST = unpack(KEYS)
 local call = redis.call
 local verb, id, ttl, mode, turns, channel, label, attempt, list = unpack(ARGV)
 

@@ -1,5 +1,5 @@
--- What every script begins with: the keys of one name. Two are passed, the lock and the fence; the others are named after the lock. All
--- are on one server, and whatever is passed or told costs the server time.
+-- What every script begins with: the keys of one name, in this order. All are passed, also those that this run does not need: many
+-- servers refuse a key that was not declared. All are on one server.
 --
 --       the lock      string, the record of the exclusive holder; or `=kind taken of` while sharers hold. It expires with the
 --                     lease, or with the last of them, and `SET lock x NX PX ttl` of other tools fails meanwhile. Any other
@@ -17,7 +17,7 @@
 -- A claim takes n of `of` permits of its kind; one exclusive or shared claim takes 1, of 1 or of very many.
 -- Times are milliseconds of the server's clock. An attempt is the client's microsecond of a request: of the last one for a place,
 -- of the last claim of a hold.
-local LOCK, FENCE = unpack(KEYS)
+local LOCK, QUEUE, OBSERVED, SHARERS, RECORDS, FENCE = unpack(KEYS)
 local call = redis.call
 local id, found = ARGV[1], nil
 

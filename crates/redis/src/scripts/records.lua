@@ -1,6 +1,4 @@
 -- How a record is read and written, and what a grant gives it.
-local beside = '{' .. LOCK .. '}:'
-local QUEUE, OBSERVED, SHARERS, RECORDS = beside .. 'l', beside .. 'o', beside .. 's', beside .. 'r'
 
 -- Numbers that are not calculated with stay texts: arithmetic converts them, and formatting one is slow.
 local function read(record)

@@ -19,7 +19,8 @@ use leasehold_redis::client::Client;
 use leasehold_redis::client::aio::MultiplexedConnection;
 use leasehold_testbed::verbs::connected;
 use leasehold_testbed::{
-    Certificates, Detour, Proxy, Redis, RedisOptions, RedisSentinel, SentinelOptions, TlsPort,
+    Certificates, Detour, Proxy, Redis, RedisGate, RedisOptions, RedisSentinel, SentinelOptions,
+    TlsPort,
 };
 
 use crate::ALLOCATOR;
@@ -29,6 +30,10 @@ pub enum World {
     Private(Arc<Redis>),
     /// The clients of the store come over TLS, as a user with the documented rights.
     Secure(Arc<Redis>, Box<TlsPort>, Box<Certificates>),
+    /// They come by way of a proxy that refuses scripts which touch undeclared keys.
+    Declared(Arc<Redis>, Arc<RedisGate>),
+    /// They come by way of a proxy that closes the connection at `HELLO` and other commands.
+    Plain(Arc<Redis>, Arc<RedisGate>),
     /// They ask sentinels where the master of two replicas is.
     Sentinel(Box<RedisSentinel>),
     External(String),
@@ -39,14 +44,30 @@ const USER: &str = "app on >pw ~* &leasehold:* +@scripting +@read +@write +@pubs
 
 impl World {
     pub async fn private_one() -> Arc<dyn Harness> {
+        Arc::new(World::Private(World::persistent().await))
+    }
+
+    pub async fn with_declared_keys() -> Arc<dyn Harness> {
+        let server = World::persistent().await;
+        let gate = RedisGate::declared_keys(server.addr()).await;
+        let gate = Arc::new(gate.expect("a proxy"));
+        Arc::new(World::Declared(server, gate))
+    }
+
+    pub async fn plain_one() -> Arc<dyn Harness> {
+        let server = World::persistent().await;
+        let gate = RedisGate::twemproxy(vec![server.addr().to_owned()]).await;
+        let gate = Arc::new(gate.expect("a proxy"));
+        Arc::new(World::Plain(server, gate))
+    }
+
+    async fn persistent() -> Arc<Redis> {
         let options = RedisOptions {
             persistent: true,
             ..RedisOptions::default()
         };
-        let server = Redis::start_with(&options)
-            .await
-            .expect("a private redis-server");
-        Arc::new(World::Private(Arc::new(server)))
+        let server = Redis::start_with(&options).await;
+        Arc::new(server.expect("a private redis-server"))
     }
 
     pub async fn secure_one() -> Arc<dyn Harness> {
@@ -93,7 +114,10 @@ impl World {
 
     fn server(&self) -> &Redis {
         match self {
-            World::Private(server) | World::Secure(server, ..) => server,
+            World::Private(server)
+            | World::Secure(server, ..)
+            | World::Declared(server, _)
+            | World::Plain(server, _) => server,
             // Nobody has it replaced.
             World::Sentinel(all) => &all.servers()[0],
             World::External(_) => unreachable!("not among the capabilities"),
@@ -104,6 +128,9 @@ impl World {
     fn url(&self, by: Option<&str>) -> String {
         match self {
             World::Private(server) => by.map_or_else(|| server.url(), |by| format!("redis://{by}")),
+            World::Declared(_, gate) | World::Plain(_, gate) => {
+                format!("redis://{}", by.unwrap_or(gate.addr()))
+            }
             World::Secure(_, port, certificates) => {
                 let (at, folder) = (
                     port.addr(),
@@ -125,6 +152,8 @@ impl Harness for World {
         match self {
             World::Secure(..) => "redis, TLS",
             World::Sentinel(_) => "redis, Sentinel",
+            World::Declared(..) => "redis, declared keys",
+            World::Plain(..) => "redis, RESP2",
             _ => "redis",
         }
     }
@@ -144,7 +173,7 @@ impl Harness for World {
             AnotherTool, AtomicMulti, Contents, DeleteHolder, Fence, Footprint, Heap, Junk, Link,
             Private, PushedWake, Requests, Restart, Wipe,
         };
-        let all = [
+        let plain = [
             Private,
             Link,
             Fence,
@@ -155,15 +184,21 @@ impl Harness for World {
             Wipe,
             Footprint,
             Requests,
-            PushedWake,
+            Contents,
+            Heap,
         ];
+        let all = [&plain[..], &[PushedWake]].concat();
         match self {
-            World::Private(_) => {
-                Capabilities::new(&[&all[..], &[Contents, Heap, Need::Detour]].concat(), "")
+            World::Private(_) => Capabilities::new(&[&all[..], &[Need::Detour]].concat(), ""),
+            World::Secure(..) | World::Sentinel(_) => {
+                Capabilities::new(&all, "the way to another server is led in plain text")
             }
-            World::Secure(..) | World::Sentinel(_) => Capabilities::new(
-                &[&all[..], &[Contents, Heap]].concat(),
-                "the way to another server is led in plain text",
+            World::Declared(..) => {
+                Capabilities::new(&all, "the proxy is not led to another server")
+            }
+            World::Plain(..) => Capabilities::new(
+                &plain,
+                "nothing is pushed over RESP2, and the proxy is not led to another server",
             ),
             World::External(url) => {
                 let able = Capabilities::new(
@@ -189,6 +224,8 @@ impl Harness for World {
         match self {
             World::Secure(..) => World::secure_one().await,
             World::Sentinel(_) => World::behind_sentinels().await,
+            World::Declared(..) => World::with_declared_keys().await,
+            World::Plain(..) => World::plain_one().await,
             _ => World::private_one().await,
         }
     }
@@ -196,6 +233,7 @@ impl Harness for World {
     async fn linked_client(&self) -> (Arc<dyn Backend>, Arc<dyn Link>) {
         let to = match self {
             World::Secure(_, port, _) => port.addr(),
+            World::Declared(_, gate) | World::Plain(_, gate) => gate.addr().to_owned(),
             _ => self.server().addr().to_owned(),
         };
         let proxy = Proxy::to(&to).await.expect("a proxy");
@@ -315,7 +353,11 @@ impl Harness for World {
             cycle: 2.0,
             hand_over: 2.1,
             permits: 2.1,
-            idle: 0.0,
+            // Without pushes waiters poll, the later in the queue the less often.
+            idle: match self {
+                World::Plain(..) => 150.0,
+                _ => 0.0,
+            },
         }
     }
 

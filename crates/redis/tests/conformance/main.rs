@@ -28,6 +28,12 @@ fn main() -> ExitCode {
         Setup::new("sentinel", World::behind_sentinels),
         // Three primaries, each with a replica.
         Setup::new("cluster", || cluster::World::start(1)),
+        // A proxy refuses scripts that touch keys which they did not declare.
+        Setup::new("declared", World::with_declared_keys),
+        #[cfg(feature = "redlock")]
+        Setup::new("redlock_declared", || redlock::World::start_declared(false)),
+        // A proxy refuses `HELLO`, and most commands.
+        Setup::new("resp2", World::plain_one),
         // Both sides show a certificate, and the user has the documented rights.
         #[cfg(feature = "tls-no-provider")]
         Setup::new("tls", World::secure_one),

@@ -14,7 +14,7 @@ use leasehold_conformance::{Budget, Capabilities, Harness, Link, Need};
 use leasehold_core::backend::{Backend, async_trait};
 use leasehold_redis::redlock::Redlock;
 use leasehold_testbed::verbs::connected;
-use leasehold_testbed::{Certificates, Proxy, Redis, RedisOptions, Reply, TlsPort};
+use leasehold_testbed::{Certificates, Proxy, Redis, RedisGate, RedisOptions, Reply, TlsPort};
 
 use crate::ALLOCATOR;
 
@@ -62,7 +62,16 @@ fn able(needs: &[Need], why: &'static str) -> Capabilities {
         )
 }
 
-pub struct World(Arc<Vec<Redis>>, Option<Arc<Secure>>);
+pub struct World(Arc<Vec<Redis>>, Way);
+
+/// The way of clients to the nodes.
+#[derive(Clone)]
+enum Way {
+    Straight,
+    Secure(Arc<Secure>),
+    /// By proxies that refuse scripts which touch undeclared keys.
+    Declared(Arc<Vec<RedisGate>>),
+}
 
 /// Where the nodes serve TLS, and whose certificates they show and ask for.
 pub struct Secure {
@@ -83,8 +92,25 @@ impl World {
                     .await
                     .expect("private redis-servers"),
             ),
-            None,
+            Way::Straight,
         ))
+    }
+
+    /// The same, with clients that come by proxies.
+    pub async fn start_declared(persistent: bool) -> Arc<dyn Harness> {
+        let options = RedisOptions {
+            persistent,
+            ..RedisOptions::default()
+        };
+        let nodes = Redis::start_many_with(NODES, &options).await;
+        let nodes = nodes.expect("private redis-servers");
+        let mut gates = Vec::new();
+        for node in &nodes {
+            let gate = RedisGate::declared_keys(node.addr()).await;
+            gates.push(gate.expect("a proxy"));
+        }
+        let way = Way::Declared(Arc::new(gates));
+        Arc::new(World(Arc::new(nodes), way))
     }
 
     /// The same, with clients that come over TLS.
@@ -110,7 +136,7 @@ impl World {
         }
         Arc::new(World(
             Arc::new(nodes),
-            Some(Arc::new(Secure {
+            Way::Secure(Arc::new(Secure {
                 certificates,
                 ports,
             })),
@@ -120,8 +146,9 @@ impl World {
     /// Where the nodes' clients connect.
     fn addrs(&self) -> Vec<String> {
         match &self.1 {
-            Some(secure) => secure.ports.iter().map(TlsPort::addr).collect(),
-            None => self.0.iter().map(|node| node.addr().to_owned()).collect(),
+            Way::Secure(secure) => secure.ports.iter().map(TlsPort::addr).collect(),
+            Way::Declared(gates) => gates.iter().map(|gate| gate.addr().to_owned()).collect(),
+            Way::Straight => self.0.iter().map(|node| node.addr().to_owned()).collect(),
         }
     }
 
@@ -129,7 +156,7 @@ impl World {
     async fn connect(&self, addrs: &[String]) -> Redlock {
         let hosts = addrs.join(",");
         let url = match &self.1 {
-            Some(secure) => {
+            Way::Secure(secure) => {
                 let folder = secure
                     .certificates
                     .ca()
@@ -140,7 +167,7 @@ impl World {
                     format!("ca={folder}/ca.pem&cert={folder}/client.pem&key={folder}/client.key");
                 format!("redlocks://{hosts}?timeout=1000&{files}")
             }
-            None => return connect(addrs.iter().map(String::as_str)).await,
+            _ => return connect(addrs.iter().map(String::as_str)).await,
         };
         connected(|| Redlock::connect(&url)).await
     }
@@ -158,10 +185,10 @@ impl World {
 #[async_trait]
 impl Harness for World {
     fn store_name(&self) -> &'static str {
-        if self.1.is_some() {
-            "redlock, TLS"
-        } else {
-            "redlock"
+        match self.1 {
+            Way::Straight => "redlock",
+            Way::Secure(_) => "redlock, TLS",
+            Way::Declared(_) => "redlock, declared keys",
         }
     }
 
@@ -197,10 +224,10 @@ impl Harness for World {
     }
 
     async fn private(&self) -> Arc<dyn Harness> {
-        if self.1.is_some() {
-            World::start_secure(true).await
-        } else {
-            World::start(true).await
+        match self.1 {
+            Way::Straight => World::start(true).await,
+            Way::Secure(_) => World::start_secure(true).await,
+            Way::Declared(_) => World::start_declared(true).await,
         }
     }
 
@@ -242,7 +269,10 @@ impl Harness for World {
                 .all(|reply| reply.text().as_deref() == Some("OK")),
             "{set:?}"
         );
-        Box::new(Foreign(World(self.0.clone(), None), full_name.to_owned()))
+        Box::new(Foreign(
+            World(self.0.clone(), Way::Straight),
+            full_name.to_owned(),
+        ))
     }
 
     async fn put_junk(&self, full_name: &str) {

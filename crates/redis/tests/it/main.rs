@@ -35,6 +35,7 @@ mod own_client;
 mod programs;
 #[cfg(feature = "redlock")]
 mod redlock;
+mod resp2;
 mod secrets;
 mod sentinel;
 mod setup;

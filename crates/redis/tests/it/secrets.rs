@@ -58,9 +58,16 @@ async fn no_error_of_connecting_repeats_the_password() {
             }
         }
         // A server as it really is, of a version that knows no HELLO.
-        let extra = ["--rename-command", "HELLO", ""]
-            .map(str::to_owned)
-            .to_vec();
+        let extra = [
+            "--rename-command",
+            "HELLO",
+            "",
+            "--rename-command",
+            "EVAL",
+            "",
+        ]
+        .map(str::to_owned)
+        .to_vec();
         let server = Server::start_with(&RedisOptions {
             extra,
             ..RedisOptions::default()
@@ -69,7 +76,10 @@ async fn no_error_of_connecting_repeats_the_password() {
         .unwrap();
         let url = format!("redis://app:{CANARY}@{}", server.addr());
         let words = words_without(&[CANARY], Redis::connect(&url).await);
-        assert!(words.contains("Redis 6"), "{words}");
+        assert!(
+            words.contains("HELLO 3") && words.contains("Redis 6"),
+            "{words}"
+        );
     })
     .await;
 }

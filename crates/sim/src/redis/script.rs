@@ -48,6 +48,7 @@ pub(crate) fn run(
             }
         };
         state.wrote = false;
+        state.declared = keys.to_vec();
         STATE.set(take(state));
         let answer = engine.call(&function, keys, args);
         *state = STATE.take();
@@ -116,8 +117,29 @@ fn call(lua: &Lua, words: MultiValue) -> Result<Value> {
         }
     };
     let words = words.iter().map(word).collect::<Result<Vec<_>>>()?;
-    let answer = STATE.with_borrow_mut(|state| execute(state, &words, true));
+    let answer = STATE.with_borrow_mut(|state| {
+        undeclared(state, &words).unwrap_or_else(|| execute(state, &words, true))
+    });
     to_lua(lua, &answer)
+}
+
+/// The refusal of a strict server, if the script did not declare a key of this command.
+fn undeclared(state: &State, words: &[Vec<u8>]) -> Option<Reply> {
+    let (name, args) = words.split_first().filter(|_| state.is_strict)?;
+    let keys = match name.to_ascii_lowercase().as_slice() {
+        b"time" | b"publish" | b"scan" | b"ping" | b"echo" => 0,
+        b"exists" | b"del" | b"unlink" | b"mget" => args.len(),
+        b"rename" => 2,
+        _ => 1,
+    };
+    let key = args
+        .iter()
+        .take(keys)
+        .find(|key| !state.declared.contains(key))?;
+    let key = String::from_utf8_lossy(key);
+    Some(Reply::error(format!(
+        "ERR script tried accessing undeclared key, key: {key}"
+    )))
 }
 
 /// `redis.sha1hex`.

@@ -49,6 +49,13 @@ struct Connection {
 }
 
 impl MiniRedis {
+    /// A server whose scripts may use only the keys that they declared.
+    pub(crate) fn strict() -> MiniRedis {
+        let mut server = MiniRedis::default();
+        server.state.is_strict = true;
+        server
+    }
+
     /// Begins the connection of a client.
     pub fn opened(&mut self, connection: u64) {
         self.connections.insert(connection, Connection::default());

@@ -19,6 +19,11 @@ pub(crate) struct State {
     pub(crate) pushes: Vec<(u64, Reply)>,
     /// The running script has written something.
     pub(crate) wrote: bool,
+    /// A script may use only the keys that it declared. A Redis itself allows all; other servers do
+    /// not.
+    pub(crate) is_strict: bool,
+    /// The keys that the running script declared.
+    pub(crate) declared: Vec<Vec<u8>>,
 }
 
 impl State {

@@ -49,6 +49,19 @@ impl Endpoint {
         }
     }
 
+    /// The server by RESP2. Nothing is sent to it that proxies do not know.
+    pub(super) fn by_resp2(&self) -> Result<Endpoint> {
+        let info = self.client.get_connection_info().clone();
+        let redis = info.redis_settings().clone();
+        let redis = redis
+            .set_protocol(ProtocolVersion::RESP2)
+            .set_skip_set_lib_name();
+        Ok(Endpoint {
+            client: Client::open(info.set_redis_settings(redis)).map_err(|e| of_connect(&e))?,
+            is_sentinel: self.is_sentinel,
+        })
+    }
+
     pub(super) fn address(&self) -> String {
         self.client.get_connection_info().addr().to_string()
     }

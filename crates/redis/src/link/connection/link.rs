@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use leasehold_core::backend::Moment;
@@ -17,12 +17,15 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::link::connection::endpoint::Endpoint;
-use crate::link::connection::open::open;
+use crate::link::connection::open::{NotOpened, open};
+use crate::link::connection::plain;
 use crate::link::connection::sentinel::{ServerAddress, ServerSource};
-use crate::link::error::{again, ends_connection, is_elsewhere, of_connect, of_mode};
+use crate::link::error::{
+    NoHello, again, ends_connection, is_elsewhere, of_connect, of_mode, of_spread,
+};
 use crate::link::inbox::Inbox;
 use crate::link::mark::StoreMark;
-use crate::link::server::Admission;
+use crate::link::server::{Admission, Protocol};
 
 /// A suspect connection has this part of a request's time limit to answer before another one is
 /// made.
@@ -43,6 +46,9 @@ pub(super) struct Link {
     pub(super) cluster: bool,
     pub(super) admission: Option<Admission>,
     pub(super) mark: Option<Arc<StoreMark>>,
+    /// The protocol that may be spoken, and the one of the first connection, which stays.
+    pub(super) protocol: Protocol,
+    pub(super) spoken: OnceLock<Protocol>,
     pub(super) address: String,
     pub(super) timeout: Duration,
     /// The time for which a request may block the others.
@@ -75,6 +81,8 @@ pub(super) struct Wire {
     /// It has no time limit of its own: callers have theirs.
     pub(super) connection: MultiplexedConnection,
     task: Option<AbortHandle>,
+    /// It speaks RESP3.
+    pushes: bool,
     pub(super) nth: u64,
     /// The server's address, and the failover that put it there.
     pub(super) at: ServerAddress,
@@ -89,6 +97,26 @@ pub(super) struct Wire {
 }
 
 impl Wire {
+    fn new(
+        connection: MultiplexedConnection,
+        task: Option<AbortHandle>,
+        nth: u64,
+        at: &ServerAddress,
+        pushes: bool,
+    ) -> Wire {
+        Wire {
+            connection,
+            task,
+            pushes,
+            nth,
+            server: at.address.as_str().into(),
+            at: at.clone(),
+            answered: AtomicU64::default(),
+            subscribed: Mutex::default(),
+            ended: watch::Sender::default(),
+        }
+    }
+
     /// Completes when the connection has ended.
     pub(super) async fn ended(&self) {
         drop(self.ended.subscribe().wait_for(|ended| *ended).await);
@@ -176,6 +204,12 @@ impl Link {
         }
     }
 
+    /// Notes that the connection of this number broke.
+    fn broke(&self, nth: u64) {
+        let what = "the connection to Redis broke";
+        self.fail(nth, self.at(&Error::new(ErrorKind::Unavailable, what)));
+    }
+
     /// Notifies the observers of these channels.
     fn notify_observers(&self, channels: &[impl AsRef<[u8]>]) {
         let observed = locked(&self.observed);
@@ -195,11 +229,131 @@ impl Link {
         self.put(self.make().await?)
     }
 
-    /// Makes a connection that is subscribed to its channel, to a server that can keep locks. Once the
-    /// server is located, it takes two time-outs at most, and more if it may belong to another Cluster.
+    /// Returns whether the server pushes: nothing is pushed over RESP2.
+    pub(super) fn has_pushes(&self) -> bool {
+        *self.spoken.get().unwrap_or(&self.protocol) != Protocol::Resp2
+    }
+
+    /// A key of the store that every user of it may read.
+    pub(super) fn probed(&self) -> String {
+        self.mark
+            .as_ref()
+            .map_or_else(|| "{}:store".to_owned(), |mark| mark.key.clone())
+    }
+
+    /// Makes a connection to a server that can keep locks. Once the server is located, it takes two
+    /// time-outs at most; more if it may belong to another Cluster, and the first time, if the
+    /// server refuses RESP3.
     async fn make(self: &Arc<Self>) -> Result<Wire> {
         let nth = self.made.fetch_add(1, Ordering::Relaxed) + 1;
         let (peer, at) = self.locate().await?;
+        let protocol = *self.spoken.get().unwrap_or(&self.protocol);
+        let made = match protocol {
+            Protocol::Resp2 => self.make_plain(nth, &peer, &at).await?,
+            Protocol::Resp3 => self.make_pushing(nth, &peer, &at).await?,
+            Protocol::Either => match self.make_pushing(nth, &peer, &at).await {
+                Err(NotOpened {
+                    why,
+                    hello: Some(how),
+                }) => self.without_hello(nth, &peer, &at, (why, how)).await?,
+                made => made?,
+            },
+        };
+        let spoken = match made.pushes {
+            true => Protocol::Resp3,
+            false => Protocol::Resp2,
+        };
+        let _ = self.spoken.set(spoken);
+        Ok(made)
+    }
+
+    /// Makes a connection by RESP2 to a server that refused `HELLO 3`, for this reason.
+    async fn without_hello(
+        self: &Arc<Self>,
+        nth: u64,
+        peer: &Endpoint,
+        at: &ServerAddress,
+        (why, how): (Error, NoHello),
+    ) -> Result<Wire> {
+        match (self.make_plain(nth, peer, at).await, how) {
+            (Ok(made), NoHello::Said) => Ok(made),
+            // A server that was just restarted closes connections, too.
+            (Ok(made), NoHello::Silent) => {
+                Ok(self.make_pushing(nth, peer, at).await.unwrap_or(made))
+            }
+            (Err(e), NoHello::Silent) if e.kind() == ErrorKind::Unavailable => Err(why),
+            (Err(e), NoHello::Silent) => Err(e),
+            (Err(e), NoHello::Said) => Err(Error::new(e.kind(), format!("{why}; over RESP2: {e}"))),
+        }
+    }
+
+    /// Makes a connection by RESP2.
+    async fn make_plain(
+        self: &Arc<Self>,
+        nth: u64,
+        peer: &Endpoint,
+        at: &ServerAddress,
+    ) -> Result<Wire> {
+        let peer = &peer.by_resp2()?;
+        let config = AsyncConnectionConfig::new()
+            .set_response_timeout(None)
+            .set_write_backpressure_boundary(AT_ONCE);
+        let link = Arc::downgrade(self);
+        let on_end = move || link.upgrade().iter().for_each(|link| link.broke(nth));
+        let (connection, task) = self.open(peer, config, on_end).await?;
+        let mut wire = Wire::new(connection, task, nth, at, false);
+        let mut connection = self.limited(&wire);
+        let key = self.probed();
+        let asked = plain::info(&key, &["server", "replication"]);
+        let told: Vec<String> = asked
+            .query_async(&mut connection)
+            .await
+            .map_err(|e| peer.explain_plain(&e))?;
+        let told = told.concat();
+        let fact = |name: &str| {
+            let lines = told.lines();
+            lines
+                .into_iter()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        };
+        self.check_role(
+            peer,
+            fact("redis_mode"),
+            fact("role").map(|role| match role {
+                "slave" => "replica",
+                role => role,
+            }),
+        )?;
+        if let Some(run) = fact("run_id") {
+            wire.server = run.into();
+        }
+        self.check_mark(peer, &wire).await?;
+        let known: Option<String> = redis::cmd("GET")
+            .arg(&key)
+            .query_async(&mut connection)
+            .await
+            .map_err(|e| peer.explain(&e))?;
+        let probes = plain::probes(&key);
+        let found = connection
+            .send_packed_commands(&probes, 0, probes.len())
+            .await
+            .map_err(|e| peer.explain(&e))?;
+        for found in found {
+            let found = found.extract_error().map_err(|e| peer.explain(&e))?;
+            if from_redis_value_ref::<Option<String>>(&found).ok() != Some(known.clone()) {
+                return Err(peer.at(&of_spread()));
+            }
+        }
+        Ok(wire)
+    }
+
+    /// Makes a connection by RESP3 that is subscribed to its channel.
+    async fn make_pushing(
+        self: &Arc<Self>,
+        nth: u64,
+        peer: &Endpoint,
+        at: &ServerAddress,
+    ) -> Result<Wire, NotOpened> {
         let link = Arc::downgrade(self);
         let on_push = move |push: PushInfo| {
             match (link.upgrade(), push.kind, &push.data[..]) {
@@ -211,15 +365,7 @@ impl Link {
                     link.inbox.receive(record);
                     link.notify_observers(&[channel]);
                 }
-                (Some(link), PushKind::Disconnection, _) => {
-                    link.fail(
-                        nth,
-                        link.at(&Error::new(
-                            ErrorKind::Unavailable,
-                            "the connection to Redis broke",
-                        )),
-                    );
-                }
+                (Some(link), PushKind::Disconnection, _) => link.broke(nth),
                 _ => {}
             }
             Ok::<(), redis::aio::SendError>(())
@@ -228,22 +374,12 @@ impl Link {
             .set_response_timeout(None)
             .set_write_backpressure_boundary(AT_ONCE)
             .set_push_sender(on_push);
-        let (connection, task) = self.open(&peer, config).await?;
-        let (server, answered, subscribed, ended) = Default::default();
-        let mut wire = Wire {
-            connection,
-            task,
-            nth,
-            at,
-            server,
-            answered,
-            subscribed,
-            ended,
-        };
+        let (connection, task) = self.open(peer, config, || ()).await?;
+        let mut wire = Wire::new(connection, task, nth, at, true);
         // Nothing is written to a server that holds no locks, and one that is not used has no
         // subscriber: a second one of a client would be taken for a second address of one node.
-        wire.server = self.check_mode(&peer, &wire).await?;
-        self.check_mark(&peer, &wire).await?;
+        wire.server = self.check_mode(peer, &wire).await?;
+        self.check_mark(peer, &wire).await?;
         self.subscribe(&wire).await?;
         Ok(wire)
     }
@@ -282,17 +418,18 @@ impl Link {
         &self,
         peer: &Endpoint,
         config: AsyncConnectionConfig,
-    ) -> Result<(MultiplexedConnection, Option<AbortHandle>)> {
+        on_end: impl FnOnce() + Send + 'static,
+    ) -> Result<(MultiplexedConnection, Option<AbortHandle>), NotOpened> {
         #[cfg(feature = "tls-no-provider")]
         if let Some(tls) = &self.tls {
-            return Box::pin(self.open_secure(tls, peer, config)).await;
+            return Box::pin(self.open_secure(tls, peer, config, on_end)).await;
         }
         #[cfg(feature = "tls-no-provider")]
         peer.prepare_its_tls();
-        let opened = timeout(self.timeout, open(&peer.client, config)).await;
+        let opened = timeout(self.timeout, open(&peer.client, config, on_end)).await;
         let opened =
             opened.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
-        opened.map_err(|e| peer.explain_plain(&e))
+        opened.map_err(|e| NotOpened::of(&e, |e| peer.explain_plain(e)))
     }
 
     /// Refuses servers that hold no locks, or not all of them. A server that sentinels name has to
@@ -329,18 +466,24 @@ impl Link {
                 .find(|(fact, _)| text(fact) == name)
                 .map(|(_, fact)| text(fact))
         };
-        if let Some(e) = fact("mode").and_then(|mode| of_mode(&mode, self.cluster)) {
-            return Err(peer.at(&e));
-        }
-        if self.home.moves() && fact("role").is_some_and(|role| role != "master") {
-            let what = "the sentinels name it as the master, and it is a replica: is a failover under way?";
-            return Err(peer.at(&Error::new(ErrorKind::Unavailable, what)));
-        }
+        self.check_role(peer, fact("mode").as_deref(), fact("role").as_deref())?;
         if let (Some(admission), Some(slots)) = (&self.admission, answers.next()) {
             let slots = slots.extract_error().map_err(|e| peer.explain(&e))?;
             admission.check(slots).await.map_err(|e| peer.at(&e))?;
         }
         Ok(server)
+    }
+
+    /// Refuses a server of this mode and role, if it holds no locks, or may not.
+    fn check_role(&self, peer: &Endpoint, mode: Option<&str>, role: Option<&str>) -> Result<()> {
+        if let Some(e) = mode.and_then(|mode| of_mode(mode, self.cluster)) {
+            return Err(peer.at(&e));
+        }
+        if self.home.moves() && role.is_some_and(|role| role != "master") {
+            let what = "the sentinels name it as the master, and it is a replica: is a failover under way?";
+            return Err(peer.at(&Error::new(ErrorKind::Unavailable, what)));
+        }
+        Ok(())
     }
 
     /// Subscribes to this client's channel and those of observed names, and to nothing else.
@@ -365,6 +508,20 @@ impl Link {
         Ok(())
     }
 
+    /// Asks for any answer over a connection, and subscribes it to what it should be subscribed to.
+    async fn ask(&self, wire: &Wire) -> Result<()> {
+        if wire.pushes {
+            return self.subscribe(wire).await;
+        }
+        let mut get = redis::cmd("GET");
+        get.arg(self.probed());
+        let mut connection = self.limited(wire);
+        match get.query_async::<Value>(&mut connection).await {
+            Err(e) if e.code().is_none() => Err(self.of(wire, &of_connect(&e))),
+            _ => Ok(()),
+        }
+    }
+
     /// The connection with the time limit of a request.
     fn limited(&self, wire: &Wire) -> MultiplexedConnection {
         let mut connection = wire.connection.clone();
@@ -382,7 +539,7 @@ impl Link {
         };
         tokio::select! {
             biased;
-            answered = self.subscribe(wire) => answered.map(|()| false),
+            answered = self.ask(wire) => answered.map(|()| false),
             Ok(replacement) = replacement => {
                 if wire.answered.load(Ordering::Relaxed) != before {
                     return Ok(false);

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::link::connection::endpoint::Endpoint;
 use crate::link::connection::link::Link;
-use crate::link::connection::open::{carry, connect};
+use crate::link::connection::open::{NotOpened, carry, connect};
 
 /// A server that is full closes the connection before it can say so.
 fn or_full(e: Error) -> Error {
@@ -44,11 +44,12 @@ impl Link {
         tls: &Tls,
         peer: &Endpoint,
         config: AsyncConnectionConfig,
-    ) -> Result<(MultiplexedConnection, Option<AbortHandle>)> {
+        on_end: impl FnOnce() + Send + 'static,
+    ) -> Result<(MultiplexedConnection, Option<AbortHandle>), NotOpened> {
         let info = peer.client.get_connection_info();
         let ConnectionAddr::Tcp(host, port) = info.addr() else {
             let what = "TLS is configured for what is no plain address of a host and a port";
-            return Err(peer.at(&Error::new(ErrorKind::Invalid, what)));
+            return Err(peer.at(&Error::new(ErrorKind::Invalid, what)).into());
         };
         let mut secure = None;
         let connecting = async {
@@ -59,21 +60,21 @@ impl Link {
                 .await
                 .map_err(|e| self.of_tls(or_full(e)))?;
             secure = Some(tls);
-            carry(&peer.client, stream, config)
+            carry(&peer.client, stream, config, on_end)
                 .await
-                .map_err(|e| peer.explain(&e))
+                .map_err(|e| NotOpened::of(&e, |e| peer.explain(e)))
         };
         let late = |_| {
             let what = "no TLS connection in time: is this the TLS port of a Redis?";
-            Err(peer.at(&Error::new(ErrorKind::Unavailable, what)))
+            Err(peer.at(&Error::new(ErrorKind::Unavailable, what)).into())
         };
         match timeout(self.timeout, connecting).await.unwrap_or_else(late) {
-            Err(e) if e.kind() == ErrorKind::Unavailable => {
+            Err(e) if e.why.kind() == ErrorKind::Unavailable => {
                 // A server that refuses our certificate says so after the handshake, and only to a
                 // client that reads then.
                 let why = OptionFuture::from(secure.as_ref().map(|tls| tls.diagnose(host, *port)));
                 let why = timeout(self.timeout, why).await.ok().flatten().flatten();
-                Err(why.map_or(e, |why| self.of_tls(why)))
+                Err(why.map_or(e, |why| self.of_tls(why).into()))
             }
             made => made,
         }

@@ -233,7 +233,7 @@ impl Link {
     async fn ask_one(&self, master: &str, peer: &Endpoint) -> Result<SentinelAnswer> {
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         // `open` has a time limit of its own, and its error says more.
-        let (mut connection, _) = self.open(peer, config).await?;
+        let (mut connection, _) = self.open(peer, config, || ()).await?;
         let late = |_| {
             Err(peer.at(&Error::new(
                 ErrorKind::Unavailable,
@@ -266,7 +266,7 @@ impl Link {
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(Some(self.timeout))
             .set_push_sender(pushed);
-        let (mut connection, _) = self.open(peer, config).await?;
+        let (mut connection, _) = self.open(peer, config, || ()).await?;
         connection
             .subscribe(SWITCHED)
             .await

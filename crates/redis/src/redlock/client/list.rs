@@ -30,11 +30,6 @@ pub(crate) fn address(server: &Server) -> String {
     address.replace([' ', ',', '='], "_")
 }
 
-/// The key of a node's record, beside the key of its tokens.
-pub(crate) fn record_of(tokens: &str) -> String {
-    tokens.strip_suffix('t').unwrap_or(tokens).to_owned() + "n"
-}
-
 /// The newest list that is open at a node, and the one before it, which the node may serve too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Served {

@@ -10,7 +10,7 @@ use crate::link::{
     CLOCK, Call, Connection, Fields, Inbox, Needs, Script, Server, StoreMark, check, junk, record,
     run_all, warnings,
 };
-use crate::redlock::client::list::{List, Served, record_of};
+use crate::redlock::client::list::{List, Served};
 use crate::redlock::config::suffices_alone;
 use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -58,7 +58,6 @@ const NEEDS: Needs = Needs {
         "publish leasehold:name: x",
         "time",
     ],
-    beside: &["{#}:rq", "{#}:rh", "{#}:rw", "{#}:rs", "{#}:re"],
 };
 
 /// The greatest lead of a node's clock, in microseconds, that proposals follow.
@@ -113,7 +112,7 @@ impl Nodes {
         servers: Vec<Server>,
         timeout: Duration,
         inbox: &Inbox,
-        (tokens, absent, mark): (&str, &str, &str),
+        ([tokens, .., record], absent, mark): (&[String; 4], &str, &str),
     ) -> Result<(Nodes, Vec<String>)> {
         let list = List::new(&servers);
         let marks = StoreMark::of_nodes(servers.len(), mark);
@@ -155,7 +154,7 @@ impl Nodes {
             return Err(nodes.failure(failed));
         }
         nodes.are_different(&inbox.channel).await?;
-        let (served, silent) = nodes.served(tokens).await;
+        let (served, silent) = nodes.served(record).await;
         nodes.list.begin(&served)?;
         if nodes.list.number() == 0 {
             suffices_alone(nodes.len())?;
@@ -167,10 +166,10 @@ impl Nodes {
 
     /// The lists that the nodes serve, and a sentence for each node that does not tell: it refuses
     /// claims too.
-    async fn served(&self, tokens: &str) -> (Vec<Served>, Vec<String>) {
+    async fn served(&self, record: &str) -> (Vec<Served>, Vec<String>) {
         let mut question = pipe();
         let fields = ["number", "nodes", "before", "closed"];
-        question.cmd("HMGET").arg(record_of(tokens)).arg(&fields);
+        question.cmd("HMGET").arg(record).arg(&fields);
         let asked = self.connections().map(async |connection| {
             let answer = connection.send(&question).await?.pop();
             match connection.refusal(answer.unwrap_or_default())? {

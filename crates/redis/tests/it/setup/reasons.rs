@@ -61,8 +61,8 @@ const fn reason(
     }
 }
 
-const NO_HELLO: &str =
-    "Redis 6 or newer is needed: this server, or the proxy before it, knows no HELLO 3 (RESP3)";
+const NO_HELLO: &str = "this server, or the proxy before it, knows no HELLO 3 (RESP3): Redis 6 or newer is needed, or protocol=2 in the URL of one \
+server";
 
 /// As Redis 7.0 says it: longer than what is kept of it.
 const DENIED: &str = "-DENIED Redis is running in protected mode because protected mode is enabled and no password is set for the default \
@@ -72,18 +72,18 @@ the loopback interface by connecting to Redis from the same host the server is r
 accessible from internet if you do so. Use CONFIG REWRITE to make this change permanent.\r\n";
 
 #[rustfmt::skip]
-const REASONS: [Reason; 29] = [
+const REASONS: [Reason; 28] = [
     reason("`ERR max number of clients reached`, and closes", Says("-ERR max number of clients reached\r\n"), Connecting, Unavailable,
         "Redis has as many clients as it may: raise maxclients, or close some"),
     reason("`DENIED`: protected mode, and closes", Says(DENIED), Connecting, Unsupported,
         "Redis is in protected mode, and serves clients of its own host only: give it a password (requirepass) or users, or set protected-mode no"),
-    reason("Closes without a word (a TLS port, twemproxy)", Says(""), Connecting, Unavailable,
+    reason("Closes without a word (a TLS port)", Says(""), Connecting, Unavailable,
         "Does it speak TLS there? Then the scheme of the URL is rediss://"),
     reason("No protocol of Redis (an HTTP port)", Says("HTTP/1.1 400 Bad Request\r\n\r\n"), Connecting, Unsupported,
         "what answers there does not speak the protocol of Redis: are the host and the port right?"),
-    reason("`ERR unknown command` to `HELLO` (Redis 5)", Server("--rename-command HELLO #", "", "", ""), Connecting, Unsupported, NO_HELLO),
-    reason("`unsupported command` to `HELLO` (Envoy)", Answers("HELLO", "-unsupported command 'HELLO'"), Connecting, Unsupported, NO_HELLO),
-    reason("`NOPROTO`", Answers("HELLO", "-NOPROTO unsupported protocol version"), Connecting, Unsupported, NO_HELLO),
+    reason("`HELLO` is refused, with `protocol=3`", Server("--rename-command HELLO #", "", "", "?protocol=3"), Connecting, Unsupported, NO_HELLO),
+    reason("`HELLO` and `EVAL` are refused", Server("--rename-command HELLO # --rename-command EVAL #", "", "", ""), Connecting, Unsupported,
+        "Redis, or the proxy before it, lacks the command EVAL, which locks need"),
     reason("`NOAUTH`", Server("--requirepass s3cret", "", "", ""), Connecting, Denied, "Redis wants a password, in the URL as redis://:password@host"),
     reason("`WRONGPASS`", Server("--requirepass s3cret", "", ":wr0ng@", ""), Connecting, Denied, "Redis refused our credentials"),
     reason("`NOPERM`: a command", Server("", "ACL SETUSER app on >pw ~* &* +@all -evalsha", "app:pw@", ""), Connecting, Denied,
@@ -100,8 +100,8 @@ const REASONS: [Reason; 29] = [
         "lacks the command EVALSHA, which locks need"),
     reason("A command of a script is renamed", Server("--rename-command HSET #", "", "", ""), Connecting, Unsupported,
         "lacks the command HSET, which locks need"),
-    reason("`undeclared key` (Dragonfly, proxies of clouds)", Answers("EVALSHA", "-ERR Error running script (call to 5c4d62f4): @user_script:2: script tried accessing undeclared key, key: k"), Connecting, Unsupported,
-        "runs only scripts that name all their keys beforehand, and those of this store do not: a Redis or a Valkey itself is needed"),
+    reason("`don't hash to the same slot` (Redis Enterprise)", Answers("EVALSHA", "-ERR EVALSHA - all keys in the script don't hash to the same slot"), Connecting, Unsupported,
+        "spreads keys over several servers, and the keys of a lock have to be on one: a Redis or a Valkey itself is needed, or the Cluster behind it (redis+cluster://)"),
     reason("`CROSSSLOT`, `MOVED`: a node of a Cluster", Answers("EVALSHA", "-CROSSSLOT Keys in request don't hash to the same slot"), Connecting, Unsupported,
         "this is a node of a Redis Cluster: its URL begins with redis+cluster://"),
     reason("`ERR DB index is out of range`", Server("", "", "", "/99"), Connecting, Invalid, "Redis has no database of this number"),
@@ -145,7 +145,11 @@ impl Reason {
     /// What a client is told, and when.
     async fn happens(&self) -> (When, Error) {
         let url = |before: &str, addr: &str, after: &str| {
-            format!("redis://{before}{addr}{after}?timeout={}", LONG.as_millis())
+            let joined = if after.contains('?') { '&' } else { '?' };
+            format!(
+                "redis://{before}{addr}{after}{joined}timeout={}",
+                LONG.as_millis()
+            )
         };
         match self.made {
             Says(bytes) => {
