@@ -17,11 +17,12 @@
 mod script;
 
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::backend::VirtualClock;
-use leasehold_core::{Error, ErrorKind, Guard, Loss, Store, patiently};
+use leasehold_core::backend::{Identity, VirtualClock};
+use leasehold_core::{Error, ErrorKind, Guard, Loss, Store, StoreId, patiently};
 use tokio::sync::Semaphore;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -47,7 +48,7 @@ struct Each<F>(F);
 
 impl<F: Fn(&Event<'_>) + Send + Sync + 'static> Subscriber for Each<F> {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "leasehold"
+        metadata.target().starts_with("leasehold")
     }
     fn new_span(&self, _: &Attributes<'_>) -> Id {
         Id::from_u64(1)
@@ -499,4 +500,27 @@ async fn a_turn_of_a_hold_that_has_just_gone_ends() {
         assert_eq!(log.claims(), 2);
     })
     .await;
+}
+
+/// Servers of two stores answer by turns, as behind a balancer.
+#[test]
+fn an_identity_that_comes_and_goes_is_told_once() {
+    let told = Arc::new(AtomicUsize::new(0));
+    let counted = told.clone();
+    let _listening = with_each(move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
+    let [one, two] = ["1", "2"].map(|id| StoreId::of("x", id));
+    let kept = Identity::default();
+    for _ in 0..3 {
+        assert!(kept.check(&one).is_ok() && kept.check(&two).is_err());
+    }
+    assert_eq!(told.load(Ordering::Relaxed), 1);
+    // A store that may lose its identity with its data: each of both is told of once.
+    let renewed = Identity::default();
+    for _ in 0..3 {
+        renewed.renew(&one);
+        renewed.renew(&two);
+    }
+    assert_eq!(told.load(Ordering::Relaxed), 3);
 }

@@ -58,9 +58,9 @@ pub struct Address {
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Host {
-    /// A name or an address, without brackets; or the folder of a Unix socket.
+    /// A name or an address, without brackets; or the folder of a Unix socket, or its file.
     pub name: String,
-    /// From 1 to 65535.
+    /// From 1 to 65535; 0 for the file of a socket.
     pub port: u16,
 }
 
@@ -362,7 +362,9 @@ impl Host {
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Host { name, port } = self;
-        if name.contains(':') && !self.is_socket() {
+        if self.is_socket() && *port == 0 {
+            f.write_str(name)
+        } else if name.contains(':') && !self.is_socket() {
             write!(f, "[{name}]:{port}")
         } else {
             write!(f, "{name}:{port}")

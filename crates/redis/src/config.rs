@@ -105,12 +105,12 @@ impl Config {
     }
 
     /// The address in a URL of this store or of a Redlock, with the words of other clients in their
-    /// places, and how much is verified over TLS, for `leasehold verify`.
+    /// places, and how much is verified over TLS, for `leasehold verify`. The only host in that of a
+    /// socket is its file, without a port.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](ErrorKind::Invalid) for another URL, and
-    /// [`Unsupported`](ErrorKind::Unsupported) for that of a socket.
+    /// [`Invalid`](ErrorKind::Invalid) for another URL.
     #[doc(hidden)]
     pub fn address(url: &str) -> Result<(Address, Verified)> {
         let (kind, mut address) = match Address::parse_tls(url, "redlock", 6379, 6379) {
@@ -118,7 +118,8 @@ impl Config {
             Err(_) => read(url)?,
         };
         if kind == Kind::Socket {
-            return Err(Error::new(ErrorKind::Unsupported, "a socket has no host"));
+            let name = format!("/{}", std::mem::take(&mut address.path));
+            address.hosts = vec![Host { name, port: 0 }];
         }
         let path = address.path.clone();
         let master = match kind {
@@ -520,7 +521,7 @@ mod tests {
                 "valkeys://h?ssl_cert_reqs=none",
                 "h:6379  None None Nothing",
             ),
-            ("unix:///run/x", "refused"),
+            ("unix://:pw@/run/x?db=1", "/run/x 1 None Some(\"pw\") Name"),
         ] {
             let read = match Config::address(url) {
                 Err(_) => "refused".to_owned(),

@@ -6,6 +6,7 @@ use std::{
     fs,
     ops::Deref,
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use async_trait::async_trait;
@@ -50,6 +51,8 @@ pub struct Postgres {
     server: Server,
     options: PostgresOptions,
     sockets: PathBuf,
+    /// The origin of its data when it is started without any.
+    origin: Arc<Mutex<Origin>>,
 }
 
 impl Postgres {
@@ -80,11 +83,7 @@ impl Postgres {
     /// waits until it answers questions. It has this name in `pg_stat_replication` and for
     /// `synchronous_standby_names`, which is not set yet: [`Postgres::set`].
     pub async fn standby(&self, name: &str) -> Result<Self> {
-        let origin = Origin::Standby {
-            of: self.sockets.clone(),
-            port: self.port(),
-            name: name.into(),
-        };
+        let origin = self.followed_as(name);
         server::started(|| async {
             let mut options = self.options.clone();
             options.tls = options.tls.map(|tls| tls.at_another_port()).transpose()?;
@@ -92,6 +91,29 @@ impl Postgres {
             postgres.until_ready().await.map(|()| postgres)
         })
         .await
+    }
+
+    /// Kills this server, and starts it anew as a standby of another one, with a copy of its data.
+    /// Returns once it answers questions.
+    pub async fn follow(self: &Arc<Self>, primary: &Self, name: &str) -> Result<()> {
+        *self.origin.lock().unwrap_or_else(PoisonError::into_inner) = primary.followed_as(name);
+        let here = tokio::runtime::Handle::current();
+        let this = self.clone();
+        // To copy data takes a while, and blocks.
+        let started = tokio::task::spawn_blocking(move || {
+            here.block_on(async { this.restart_without_data().await })
+        });
+        let started = started.await;
+        started.map_err(|e| Error::answer("starting a standby", e.to_string()))?
+    }
+
+    /// The origin of a standby of this server with this name.
+    fn followed_as(&self, name: &str) -> Origin {
+        Origin::Standby {
+            of: self.sockets.clone(),
+            port: self.port(),
+            name: name.into(),
+        }
     }
 
     /// Promotes a standby to a primary. Returns once it takes writes.
@@ -198,6 +220,7 @@ impl Postgres {
         let sockets = folder.path().to_owned();
         let data = folder.path().join("data");
         let origin = origin.unwrap_or_else(|| Origin::New(folder.path().join("template")));
+        let origin = Arc::new(Mutex::new(origin));
         let mut args = vec!["-D".to_owned(), data.display().to_string()];
         let mut settings = settings(port, &sockets.display().to_string());
         settings.extend(options.tls.iter().flat_map(|tls| tls_settings(tls, &data)));
@@ -213,7 +236,7 @@ impl Postgres {
         let probe = Box::new(Answers {
             sockets: sockets.clone(),
             port,
-            origin,
+            origin: origin.clone(),
             tls: options.tls.clone(),
             user,
         });
@@ -238,6 +261,7 @@ impl Postgres {
             server: Server::launch(launch)?,
             options: options.clone(),
             sockets,
+            origin,
         })
     }
 }
@@ -297,7 +321,7 @@ impl Deref for Postgres {
 struct Answers {
     sockets: PathBuf,
     port: u16,
-    origin: Origin,
+    origin: Arc<Mutex<Origin>>,
     tls: Option<TlsPort>,
     user: Option<User>,
 }
@@ -320,7 +344,12 @@ impl Probe for Answers {
 
     fn prepare(&self, data: &Path) -> Result<()> {
         if !data.join("PG_VERSION").exists() {
-            self.origin.fill(data, self.user)?;
+            let origin = self
+                .origin
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone();
+            origin.fill(data, self.user)?;
         }
         let Some(tls) = &self.tls else { return Ok(()) };
         data::copy_certificates(tls, data, self.user)?;

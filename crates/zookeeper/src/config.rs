@@ -7,7 +7,7 @@ mod sasl;
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold_core::backend::Identity;
@@ -52,6 +52,8 @@ pub struct Config {
     pub(crate) store_id: Option<StoreId>,
     /// The identity of the ensemble, of the client that connects by this.
     pub(crate) identity: Arc<Identity>,
+    /// The sentence about a server that ran alone, if that is what was asked last.
+    pub(crate) alone: Arc<Mutex<Option<String>>>,
 }
 
 impl Config {
@@ -131,6 +133,7 @@ impl Config {
             acls: Acls::anyone_all().to_vec(),
             store_id: None,
             identity: Arc::default(),
+            alone: Arc::default(),
         }
     }
 

@@ -20,9 +20,9 @@ impl Config {
     }
 
     /// A request that reached no server was not sent, and perhaps that is because all of them
-    /// belong to another store.
+    /// belong to another store, or the only one runs alone.
     fn of(&self, e: ZkError, unanswered: ErrorKind) -> Error {
-        match self.identity.complaint() {
+        match self.complaint() {
             Some(other) if matches!(e, ZkError::NoHosts | ZkError::Timeout) => other,
             _ => of(&self.servers, e, unanswered),
         }

@@ -283,6 +283,7 @@ impl Nemesis<'_> {
                 }
             }
             _ if fault == Fault::ChangeNodes => self.change_nodes(length).await,
+            (Servers::Pair(pair), _) => self.promote_beside(pair, length).await,
             (Servers::File(room), _) => self.of_file(room, fault, length).await,
             (Servers::Postgres(server, _), _) => {
                 databases::terminate(server, self.kind.ttl()).await;
@@ -370,6 +371,7 @@ impl Nemesis<'_> {
             | Servers::File(_)
             | Servers::Nodes(..)
             | Servers::Sentinel(_)
+            | Servers::Pair(_)
             | Servers::Cluster(_) => true,
         }
     }

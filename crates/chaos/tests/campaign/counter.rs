@@ -80,12 +80,12 @@ pub(crate) struct Counter {
 }
 
 impl Counter {
-    /// Where the locks are, if they are in a database.
+    /// Where the locks are, if they are in one database. Of two servers it would have to find the right one itself.
     pub(crate) fn at(url: &str) -> Option<Counter> {
         let url = url
             .split('?')
             .next()
-            .filter(|url| url.starts_with("postgres:"))?;
+            .filter(|url| url.starts_with("postgres:") && !url.contains(','))?;
         Some(Counter {
             url: url.to_owned(),
             client: None,

@@ -85,6 +85,8 @@ pub(crate) enum Fault {
     OwnCluster,
     /// The address of a server leads a client to a pooler before it.
     Pooler,
+    /// A standby is promoted beside its primary, and some clients reach the former primary alone for a while.
+    PromoteBeside,
     /// The list of nodes changes, and clients are started anew with the new one.
     ChangeNodes,
 }
@@ -338,6 +340,14 @@ pub(crate) fn faults(kind: Kind, seed: u64) -> Vec<Fault> {
             DATABASE,
             &[Fault::RefuseConnections],
         ],
+        // Who is started while it reaches the former primary alone cannot know that it is one: nobody is.
+        Kind::Pair => &[&[
+            Fault::PauseClient,
+            Fault::PauseClient,
+            Fault::BlockRuntime,
+            Fault::PromoteBeside,
+            Fault::PromoteBeside,
+        ]],
         Kind::Cluster => &[
             CLIENTS,
             SERVERS,
@@ -415,6 +425,7 @@ impl Fault {
             | Fault::DeleteKeys
             | Fault::Evict
             | Fault::ClockAhead
+            | Fault::PromoteBeside
             | Fault::ChangeNodes => Target::Content,
             _ => Target::Client,
         }

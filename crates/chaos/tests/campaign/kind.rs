@@ -51,10 +51,12 @@ pub(crate) enum Kind {
     Postgres,
     /// The same behind a pooler in transaction mode. Waiters poll.
     PgBouncer,
+    /// A primary and a standby, which is promoted while the primary lives on.
+    Pair,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Kind; 13] = [
+    pub(crate) const ALL: [Kind; 14] = [
         Kind::Memory,
         Kind::Sqlite,
         Kind::Redis,
@@ -68,6 +70,7 @@ impl Kind {
         Kind::Cluster,
         Kind::Postgres,
         Kind::PgBouncer,
+        Kind::Pair,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -85,6 +88,7 @@ impl Kind {
             Kind::Cluster => "cluster",
             Kind::Postgres => "postgres",
             Kind::PgBouncer => "pgbouncer",
+            Kind::Pair => "postgres-2",
         }
     }
 
@@ -101,7 +105,8 @@ impl Kind {
             Kind::Redlock | Kind::RedlockNodes => 700,
             Kind::Etcd | Kind::EtcdCluster => 2000,
             Kind::ZooKeeper | Kind::Ensemble => 1200,
-            Kind::Sentinel | Kind::Cluster | Kind::Postgres | Kind::PgBouncer => 1000,
+            Kind::Sentinel | Kind::Cluster => 1000,
+            Kind::Postgres | Kind::PgBouncer | Kind::Pair => 1000,
         })
     }
 
@@ -122,7 +127,7 @@ impl Kind {
             Kind::Sqlite => None,
             Kind::Memory => Some(5),
             Kind::Redis | Kind::Sentinel | Kind::Cluster => Some(200),
-            Kind::Postgres | Kind::PgBouncer => Some(250),
+            Kind::Postgres | Kind::PgBouncer | Kind::Pair => Some(250),
             Kind::Redlock | Kind::RedlockNodes => Some(500),
             Kind::Etcd | Kind::EtcdCluster => Some(2000),
             Kind::ZooKeeper | Kind::Ensemble => Some(4000),
@@ -171,9 +176,10 @@ impl Kind {
     }
 
     /// Whether the command runs programs: not where the store is in one process, or where all clients are started anew with another list of
-    /// nodes, which programs that the command runs would outlive.
+    /// nodes, which programs that the command runs would outlive, and not where a program that is started while it reaches only a former primary
+    /// cannot know that.
     pub(crate) fn runs_commands(self) -> bool {
-        !matches!(self, Kind::Memory | Kind::RedlockNodes)
+        !matches!(self, Kind::Memory | Kind::RedlockNodes | Kind::Pair)
     }
 
     /// Whether the URL has to name the identity of the store: a running client does not recognize another one without it.
@@ -220,10 +226,10 @@ impl Kind {
 
     /// Whether leases go by the wall clock of their server, which is the machine's.
     pub(crate) fn is_by_wall_clock(self) -> bool {
-        use Kind::{Cluster, PgBouncer, Postgres, Redis, Redlock, RedlockNodes, Sentinel};
+        use Kind::{Cluster, Pair, PgBouncer, Postgres, Redis, Redlock, RedlockNodes, Sentinel};
         matches!(
             self,
-            Redis | Redlock | RedlockNodes | Sentinel | Cluster | Postgres | PgBouncer
+            Redis | Redlock | RedlockNodes | Sentinel | Cluster | Postgres | PgBouncer | Pair
         )
     }
 

@@ -5,7 +5,7 @@
 //! --seconds N --seed S` is a longer one, `check FOLDER` judges a history again. `cargo xtask chaos` calls it. What is what:
 //!
 //! - `run` is one campaign; `kind` what is different about the stores; `servers` with `room`, `clients` what runs; `nemesis` when what breaks.
-//! - `clock` is the machine's own one. `faults` is which there are, `breaking` with `changes`, `sessions`, `handovers`, `databases` and `deployments` how each is made; `prove` keeps the numbers, and writes the page of them.
+//! - `clock` is the machine's own one. `faults` is which there are, `breaking` with `changes`, `sessions`, `handovers`, `databases`, `deployments` and `standbys` how each is made; `prove` keeps the numbers, and writes the page of them.
 //! - `client` with `aside`, `lodgers` and `idlers`, `work` with `held`, `using`, `both` and `looks`, `resource` and `counter` are what the other processes do: they
 //!   are this program, started again. `foreign` starts another one in its place, with a client of another library; `command` is one that runs programs by the command.
 
@@ -44,6 +44,7 @@ mod room;
 mod run;
 mod servers;
 mod sessions;
+mod standbys;
 mod using;
 mod work;
 

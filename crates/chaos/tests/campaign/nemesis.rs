@@ -51,8 +51,8 @@ impl<'a> Nemesis<'a> {
     ) -> Self {
         let random = RefCell::new(fastrand::Rng::with_seed(seed));
         let operator = match kind {
-            // It would go by a list that is not used any more.
-            Kind::Memory | Kind::RedlockNodes => None,
+            // It would go by a list that is not used any more, or stay with a former primary.
+            Kind::Memory | Kind::RedlockNodes | Kind::Pair => None,
             _ => Some(servers.connect().await),
         };
         let mut kinds = faults(kind, seed);

@@ -14,6 +14,7 @@ use super::{
     databases, deployments,
     kind::{Kind, loses_data},
     room::Room,
+    standbys::Pair,
     work::LOCKS,
 };
 use leasehold::Store;
@@ -49,6 +50,7 @@ pub(crate) enum Servers {
     Sentinel(RedisSentinel),
     Cluster(RedisCluster),
     Postgres(Box<Postgres>, Option<PgBouncer>),
+    Pair(Pair),
 }
 
 impl Servers {
@@ -101,6 +103,7 @@ impl Servers {
                 };
                 Servers::Postgres(Box::new(server), pooler)
             }
+            Kind::Pair => Servers::Pair(Pair::start().await),
             Kind::Cluster => {
                 let options = RedisClusterOptions {
                     node: persistent,
@@ -132,6 +135,7 @@ impl Servers {
             Servers::Cluster(cluster) => cluster.nodes().iter().map(|server| &***server).collect(),
             Servers::Postgres(server, None) => vec![server],
             Servers::Postgres(server, Some(pooler)) => vec![server, pooler],
+            Servers::Pair(pair) => pair.servers.iter().map(|server| &***server).collect(),
         }
     }
 
@@ -231,10 +235,11 @@ impl Servers {
             }
             Servers::Sentinel(sentinel) => sentinel.url(),
             Servers::Cluster(cluster) => cluster.url(),
-            Servers::Postgres(_, pooler) => {
+            Servers::Postgres(..) | Servers::Pair(_) => {
                 let (user, password, database) =
                     (Postgres::USER, Postgres::PASSWORD, Postgres::DATABASE);
-                let listen = if pooler.is_some() { "?listen=off" } else { "" };
+                let has_pooler = matches!(self, Servers::Postgres(_, Some(_)));
+                let listen = if has_pooler { "?listen=off" } else { "" };
                 format!("postgres://{user}:{password}@{addresses}/{database}{listen}")
             }
         }
@@ -316,6 +321,7 @@ impl Servers {
                 ));
             }
             Servers::Postgres(server, _) => left.extend(databases::left(server).await),
+            Servers::Pair(pair) => left.extend(databases::left(pair.primary()).await),
             Servers::ZooKeeper(server) => left.push(ephemerals(server).await),
             Servers::Ensemble(ensemble) => {
                 left.push(ephemerals(&ensemble.members()[ensemble.leader().await]).await);

@@ -7,9 +7,11 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use smol_str::SmolStr;
 
+use crate::backend::clock::Moment;
 use crate::backend::error::{Error, ErrorKind, Result};
 use crate::support::fault;
 use crate::support::sync::{Mutex, locked};
@@ -34,6 +36,8 @@ pub struct StoreId(SmolStr);
 
 /// The longest identity in bytes.
 const LONGEST: usize = 256;
+/// An identity is news again once it was not seen for so long.
+const FORGOTTEN: Duration = Duration::from_secs(60);
 
 fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || "-._:".contains(c)
@@ -109,6 +113,27 @@ struct Known {
     id: Option<StoreId>,
     /// The other store that a server belonged to, since the last answer of the right one.
     other: Option<StoreId>,
+    /// The identities that events have told of, and when each was last seen. Servers of two stores
+    /// may answer by turns.
+    told: Vec<(StoreId, Moment)>,
+}
+
+impl Known {
+    /// Returns whether an event has to tell of this identity.
+    fn is_news(&mut self, id: &StoreId) -> bool {
+        let now = Moment::now();
+        self.told.retain(|(_, seen)| now.since(*seen) < FORGOTTEN);
+        match self.told.iter_mut().find(|(told, _)| told == id) {
+            Some((_, seen)) => {
+                *seen = now;
+                false
+            }
+            None => {
+                self.told.push((id.clone(), now));
+                true
+            }
+        }
+    }
 }
 
 impl Identity {
@@ -117,7 +142,10 @@ impl Identity {
     pub fn pinned(id: Option<StoreId>) -> Identity {
         Identity {
             is_pinned: id.is_some(),
-            known: Mutex::new(Known { id, other: None }),
+            known: Mutex::new(Known {
+                id,
+                ..Known::default()
+            }),
         }
     }
 
@@ -137,8 +165,9 @@ impl Identity {
         let mut known = locked(&self.known);
         let before = known.id.replace(id.clone());
         known.other = None;
+        let before = before.filter(|before| before != id && known.is_news(id));
         drop(known);
-        if let Some(before) = before.filter(|before| before != id) {
+        if let Some(before) = before {
             tracing::warn!(
                 store = %before,
                 answered = %id,
@@ -165,10 +194,11 @@ impl Identity {
             known.other = None;
             return Ok(());
         }
-        let before = known.other.replace(answered.clone());
+        known.other = Some(answered.clone());
+        let is_news = known.is_news(answered);
         drop(known);
         let error = self.other_than(&id, answered);
-        if before.as_ref() != Some(answered) {
+        if is_news {
             tracing::warn!(store = %id, answered = %answered, "{error}");
         }
         Err(error)

@@ -1,5 +1,6 @@
 //! Compares the servers of one URL, each of which is connected to alone: a server of another store grants the locks that are held
-//! in this one. At connect the stores compare the servers that answer at once, and ZooKeeper compares none.
+//! in this one. At connect the stores compare the servers that answer at once, and ZooKeeper compares none. The hosts of a Redis Cluster are
+//! connected to alone, too: each of them has to lead to the one Cluster.
 
 use std::time::Duration;
 
@@ -18,7 +19,8 @@ pub(crate) async fn compare(url: &str, hosts: &[Host], known: &StoreId) -> Vec<F
         return Vec::new();
     }
     let each = hosts.iter().map(|host| async {
-        let url = alone(url, host);
+        // A client whose URL names the store writes no identity where it finds none.
+        let url = pinned(&alone(url, host), known);
         let answer = tokio::time::timeout(TIMEOUT, identity(&url))
             .await
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "it does not answer")));
@@ -65,6 +67,16 @@ fn alone(url: &str, host: &Host) -> String {
         .rfind('@')
         .map_or(begin, |at| begin + at + 1);
     format!("{}{host}{}", &url[..hosts], &url[end..])
+}
+
+/// The URL with this identity of its store.
+fn pinned(url: &str, known: &StoreId) -> String {
+    let (_, words) = url.split_once('?').unwrap_or((url, ""));
+    if words.split('&').any(|word| word.starts_with("store=")) {
+        return url.to_owned();
+    }
+    let begins = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{begins}store={known}")
 }
 
 #[cfg(test)]

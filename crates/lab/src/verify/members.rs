@@ -170,7 +170,11 @@ mod tests {
     use leasehold_testbed::{Certificates, TlsPort};
     use leasehold_testbed::{RedisCluster, RedisClusterOptions, RedisSentinel, SentinelOptions};
 
-    use crate::verify::findings::Finding;
+    use std::time::Duration;
+
+    use leasehold::backend::Moment;
+
+    use crate::verify::findings::{Finding, Severity};
     use crate::verify::servers::inspect;
 
     async fn found(url: &str) -> Vec<Finding> {
@@ -213,11 +217,12 @@ mod tests {
             panic!("no sentinels")
         };
         two.kill().await.unwrap();
-        let url = format!(
-            "redis+sentinel://{},{}/locks?sentinel_password=s3ntinel",
-            one.addr(),
-            two.addr()
-        );
+        // As Lettuce writes it, and as we do.
+        let hosts = format!("{},{}", one.addr(), two.addr());
+        let theirs =
+            format!("redis-sentinel://{hosts}/0?sentinelMasterId=locks&sentinel_password=s3ntinel");
+        assert!(says(&found(&theirs).await, &["2 of 3 sentinels"]));
+        let url = format!("redis+sentinel://{hosts}/locks?sentinel_password=s3ntinel");
         let findings = found(&url).await;
         assert!(
             says(&findings, &["2 of 3 sentinels"]) && says(&findings, &[two.addr(), "did not say"]),
@@ -273,6 +278,44 @@ mod tests {
                 >= 3,
             "{findings:?}"
         );
+    }
+
+    /// Only the servers of the Cluster that the client uses are one store. Nothing is written to the others.
+    #[tokio::test]
+    async fn hosts_of_another_cluster_in_one_url_are_found_out() {
+        let of = |primaries| RedisClusterOptions {
+            primaries,
+            replicas: 0,
+            ..RedisClusterOptions::default()
+        };
+        let own = RedisCluster::start(&of(2)).await.unwrap();
+        let other = RedisCluster::start(&of(1)).await.unwrap();
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let silent = silent.local_addr().unwrap().to_string();
+        let [stranger] = other.nodes() else {
+            panic!("one node")
+        };
+        let mut hosts: Vec<&str> = own.nodes().iter().map(|node| node.addr()).collect();
+        hosts.extend([stranger.addr(), &silent]);
+        let url = format!("redis+cluster://{}?timeout=5000", hosts.join(","));
+        let client = leasehold::connect(&url).backend().await.unwrap();
+        let id = client.identity();
+        assert!(id.is_some());
+        let begin = Moment::now();
+        let found = inspect(&url, &client.guarantees(), id.as_ref()).await;
+        assert!(Moment::now().since(begin) < Duration::from_secs(30));
+        let told = |at: &str| {
+            let mut about = found.findings.iter().filter(|it| it.about == "identity");
+            let told = about.find(|it| it.text.contains(at));
+            told.map(|it| it.severity)
+        };
+        assert_eq!(told(stranger.addr()), Some(Severity::Warning), "{found:?}");
+        assert_eq!(told(&silent), Some(Severity::Note), "{found:?}");
+        for node in own.nodes() {
+            assert_eq!(told(&format!("{} ", node.addr())), None, "{found:?}");
+        }
+        assert!(stranger.keys("*").await.unwrap().is_empty());
+        client.close().await.unwrap();
     }
 
     #[tokio::test]

@@ -220,7 +220,7 @@ async fn remove(url: &str, client: &dyn Backend, store: &Store, root: &str) -> u
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => crate::verify::postgres::sweep(url, root).await,
         #[cfg(feature = "redis")]
-        "redis" | "rediss" | "redlock" | "redlocks" => {
+        "redis" | "rediss" | "redis+unix" | "redis+socket" | "redlock" | "redlocks" => {
             crate::verify::redis::sweep(url, root).await;
         }
         _ => {}

@@ -84,12 +84,15 @@ pub(crate) async fn inspect(url: &str, guarantees: &Guarantees, id: Option<&Stor
         }
         #[cfg(feature = "redis")]
         "redis+cluster" | "rediss+cluster" => {
-            server
-                .ask_all(
-                    crate::verify::members::of_cluster(url).await.as_ref(),
-                    crate::verify::members::inspect,
-                )
-                .await;
+            let nodes = crate::verify::members::of_cluster(url);
+            let asked = async {
+                let nodes = nodes.await;
+                let one = crate::verify::members::inspect;
+                server.ask_all(nodes.as_ref(), one).await;
+            };
+            let named = Servers::of_redis(url).await;
+            let ((), others) = join(asked, others(url, named.as_ref(), id)).await;
+            server.findings.extend(others);
         }
         _ => {}
     }
@@ -239,9 +242,9 @@ mod tests {
     use leasehold::backend::Moment;
     use leasehold_testbed::ZooKeeper;
     #[cfg(feature = "tls")]
-    use leasehold_testbed::{
-        Certificates, Etcd, EtcdOptions, Redis, RedisOptions, TlsPort, ZooKeeperOptions,
-    };
+    use leasehold_testbed::{Certificates, Etcd, EtcdOptions, TlsPort, ZooKeeperOptions};
+    #[cfg(any(feature = "tls", all(unix, feature = "redis")))]
+    use leasehold_testbed::{Redis, RedisOptions};
 
     use super::*;
 
@@ -260,18 +263,31 @@ mod tests {
         }
     }
 
-    /// A socket is behind no address that could be asked.
-    #[cfg(feature = "redis")]
+    #[cfg(all(unix, feature = "redis"))]
     #[tokio::test]
-    async fn what_was_not_asked_is_said() {
-        for url in ["unix:///run/no.sock", "REDIS+SOCKET:///run/no.sock"] {
-            let found = inspect(url, &Guarantees::none("redis"), None).await;
-            let texts: Vec<&str> = found.findings.iter().map(|it| &*it.text).collect();
-            assert!(
-                matches!(&texts[..], [one] if one.contains("were not asked")),
-                "{texts:?}"
-            );
+    async fn a_server_behind_a_socket_is_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("redis.sock");
+        let options = RedisOptions {
+            extra: vec!["--unixsocket".into(), file.display().to_string()],
+            ..RedisOptions::default()
+        };
+        let redis = Redis::start_with(&options).await.unwrap();
+        for (scheme, words) in [("unix", ""), ("REDIS+SOCKET", "?db=1")] {
+            let url = format!("{scheme}://{}{words}", file.display());
+            let found = inspect(&url, &Guarantees::none("redis"), None).await;
+            let version = found.version.unwrap_or_default();
+            assert!(version.contains('.'), "{:?}", found.findings);
         }
+        redis.kill().await.unwrap();
+        let url = format!("unix://{}", file.display());
+        let found = inspect(&url, &Guarantees::none("redis"), None).await;
+        let texts: Vec<&str> = found.findings.iter().map(|it| &*it.text).collect();
+        let silent = format!("{} did not say which version", file.display());
+        assert!(
+            matches!(&texts[..], [one] if one.starts_with(&silent)),
+            "{texts:?}"
+        );
     }
 
     #[test]

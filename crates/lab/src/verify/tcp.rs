@@ -8,6 +8,8 @@ use leasehold_net::{Address, Host, Verified};
 use leasehold_net::{Tls, tls::Client};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
+#[cfg(unix)]
+use tokio::net::UnixStream;
 
 /// No answer is longer, and none takes longer.
 const MOST: u64 = 64 * 1024;
@@ -55,6 +57,10 @@ impl Servers {
 
     /// A connection, over which nothing was sent yet.
     pub(crate) async fn connect(&self, host: &Host) -> Option<Box<dyn Stream>> {
+        #[cfg(unix)]
+        if host.is_socket() {
+            return Some(Box::new(UnixStream::connect(&host.name).await.ok()?));
+        }
         let tcp = TcpStream::connect((host.name.as_str(), host.port))
             .await
             .ok()?;

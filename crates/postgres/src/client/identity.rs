@@ -2,9 +2,10 @@
 //!
 //! A database is the cluster's `system_identifier`, the database's oid, and the schema. A standby
 //! that was promoted has the identifier of its primary, and a greater timeline. So of two servers
-//! that accept writes, the one of the lower timeline is a former primary, and is not used.
+//! that accept writes, the one of the lower timeline is a former primary, and is not used. Hosts are
+//! compared with each other at connect, and again after a connection broke.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use leasehold_core::ErrorKind::{OtherStore, Unavailable};
 use leasehold_core::backend::Identity;
@@ -50,8 +51,11 @@ pub(crate) struct DatabaseIdentity {
     identity: Identity,
     /// The greatest timeline that was seen; 0 before that.
     timeline: AtomicU32,
-    /// The hosts were compared with each other.
-    pub(crate) is_settled: AtomicBool,
+    /// The number of connections that broke.
+    breaks: AtomicU64,
+    /// That number when the hosts were compared with each other for the last time, plus one; 0
+    /// before the first time.
+    compared: AtomicU64,
     /// The role may not ask.
     is_refused: AtomicBool,
 }
@@ -125,6 +129,23 @@ impl DatabaseIdentity {
             return Err(Error::new(OtherStore, what));
         }
         Ok(())
+    }
+
+    /// Notes that a connection broke: a standby may have been promoted meanwhile.
+    pub(crate) fn interrupted(&self) {
+        self.breaks.fetch_add(1, Relaxed);
+    }
+
+    /// Returns the number for [`settle`](DatabaseIdentity::settle) if the hosts have to be compared
+    /// with each other before one of them is used: they never were, or a connection broke since.
+    pub(crate) fn unsettled(&self) -> Option<u64> {
+        let now = self.breaks.load(Relaxed) + 1;
+        (self.compared.load(Relaxed) < now).then_some(now)
+    }
+
+    /// Notes that the hosts were compared with each other.
+    pub(crate) fn settle(&self, since: u64) {
+        self.compared.fetch_max(since, Relaxed);
     }
 
     /// Returns whether a connection to a server of this timeline leads to a former primary by now.

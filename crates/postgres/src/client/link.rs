@@ -33,6 +33,8 @@ use crate::pool::{ConnectionPool, PoolError, simple_query};
 
 /// After this time without a connection to a host, the next host is tried beside it.
 const STEP: Duration = Duration::from_millis(300);
+/// The number of parts in which that time passes where hosts are compared.
+const TICKS: u32 = 10;
 
 /// The number of borrowed connections that are looked at for one that is fit for requests.
 const ATTEMPTS: usize = 3;
@@ -73,33 +75,17 @@ enum Carrier {
 pub(crate) type Opened = (Link, UnboundedReceiver<Notification>);
 
 impl Link {
-    /// Connects to the first host that accepts writes and is the known database. At the start all
-    /// hosts are compared. The limit applies to each step, and the connection lives in the caller's
-    /// runtime. A failure is only returned, not reported otherwise.
+    /// Connects to the first host that accepts writes and is the known database. All hosts are
+    /// compared with each other at the start, and after a connection broke. The limit applies to
+    /// each step, and the connection lives in the caller's runtime. A failure is only returned, not
+    /// reported otherwise.
     pub(crate) async fn open(server: &Server, limit: Duration) -> Result<Opened> {
-        let is_settled = &server.identity.is_settled;
-        if server.hosts.len() > 1 && !is_settled.load(Ordering::Relaxed) {
-            let mut late = server.hosts.clone();
-            let each = server.hosts.iter().map(async |host| {
-                let introduced = Link::introduced(server, host, limit).await;
-                (host, introduced.map(|(opened, who)| (host, opened, who)))
-            });
-            let mut each: FuturesUnordered<_> = each.collect();
-            let mut all = Vec::new();
-            // One that is silent is waited for only for a moment once another one has answered.
-            let mut wait = limit * 4;
-            while let Ok(Some((host, answer))) = timeout(wait, each.next()).await {
-                if answer.is_ok() {
-                    wait = STEP;
-                }
-                late.retain(|it| it != host);
-                all.push(answer);
-            }
-            drop(each);
-            let opened = latest(server, all)?;
-            is_settled.store(true, Ordering::Relaxed);
-            Link::compare_later(server, late, limit);
-            return Ok(opened);
+        let unsettled = || match server.hosts.len() {
+            0 | 1 => None,
+            _ => server.identity.unsettled(),
+        };
+        if let Some(since) = unsettled() {
+            return Box::pin(Link::open_latest(server, since, limit)).await;
         }
         let checked = async |host| {
             let (opened, who) = Link::introduced(server, host, limit).await?;
@@ -112,7 +98,45 @@ impl Link {
             .map(|host| checked(host).boxed())
             .collect();
         let opened = race(each, STEP, |_| false).await;
-        opened.map_err(|e| e.unwrap_or_else(no_host))
+        let opened = opened.map_err(|e| e.unwrap_or_else(no_host))?;
+        match unsettled() {
+            // A connection broke meanwhile.
+            Some(since) => Box::pin(Link::open_latest(server, since, limit)).await,
+            None => Ok(opened),
+        }
+    }
+
+    /// Compares all hosts, and connects to the right one.
+    async fn open_latest(server: &Server, since: u64, limit: Duration) -> Result<Opened> {
+        let mut late = server.hosts.clone();
+        let each = server.hosts.iter().map(async |host| {
+            let introduced = Link::introduced(server, host, limit).await;
+            (host, introduced.map(|(opened, who)| (host, opened, who)))
+        });
+        let mut each: FuturesUnordered<_> = each.collect();
+        let mut all = Vec::new();
+        // One that is silent is waited for only for a moment once another one has answered.
+        let mut tick = limit * 4;
+        let mut ticks = 1;
+        while ticks > 0 {
+            match timeout(tick, each.next()).await {
+                Ok(None) => break,
+                // While this process is stopped, time passes, and no answer is read.
+                Err(_) => ticks -= 1,
+                Ok(Some((host, answer))) => {
+                    if answer.is_ok() {
+                        (tick, ticks) = (STEP / TICKS, TICKS);
+                    }
+                    late.retain(|it| it != host);
+                    all.push(answer);
+                }
+            }
+        }
+        drop(each);
+        let opened = latest(server, all)?;
+        server.identity.settle(since);
+        Link::compare_later(server, late, limit);
+        Ok(opened)
     }
 
     /// Compares these hosts when they answer. If one of them is a standby that was promoted, the
@@ -163,8 +187,14 @@ impl Link {
         let connected = Box::pin(connect(server, host, limit)).await;
         let (client, messages) = connected.map_err(|e| at(host, e))?;
         let (sender, notifications) = unbounded_channel();
+        let identity = server.identity.clone();
         // A stream that has failed repeats its error for ever.
-        let messages = messages.take_while(|message| ready(message.is_ok()));
+        let messages = messages.take_while(move |message| {
+            if message.is_err() {
+                identity.interrupted();
+            }
+            ready(message.is_ok())
+        });
         let driver = tokio::spawn(messages.for_each(move |message| {
             if let Ok(AsyncMessage::Notification(notification)) = message {
                 // Most connections have no listener.
@@ -391,6 +421,7 @@ impl Link {
 
     /// Closes the socket, also while requests are under way.
     pub(crate) fn cut(&self) {
+        self.identity.interrupted();
         self.is_cut.store(true, Ordering::Release);
         match &self.carrier {
             Carrier::Own(_, driver) => driver.abort(),

@@ -263,6 +263,33 @@ async fn a_promoted_host_that_answers_later_takes_the_place_of_the_former_primar
     .await;
 }
 
+/// A standby is promoted while its primary lives, and a program goes on over its links. Once they break it compares the hosts again.
+#[tokio::test]
+async fn a_program_whose_links_break_moves_to_the_promoted_host() {
+    bounded(async {
+        let (primary, standby) = pair().await;
+        let way = Proxy::to(primary.addr()).await.unwrap();
+        let (user, password, database) = (Server::USER, Server::PASSWORD, Server::DATABASE);
+        let hosts = format!("{},{}", way.addr(), standby.addr());
+        let url = format!("postgres://{user}:{password}@{hosts}/{database}?timeout=5000");
+        let store = Store::new(connected(|| Postgres::connect(&url)).await).ttl(LEASE);
+        drop(store.lock("a").acquire().await.unwrap());
+        standby.promote().await.unwrap();
+        way.disconnect().await;
+        let held = "SELECT count(*) FROM leasehold.place WHERE name = 'b'";
+        until(async || {
+            let Ok(guard) = store.lock("b").try_acquire().await else {
+                return false;
+            };
+            let is_there = standby.number(held).await.is_ok_and(|held| held == 1);
+            let _ = guard.release().await;
+            is_there
+        })
+        .await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn what_an_asynchronous_standby_lacks_is_granted_again_with_a_greater_token() {
     bounded(async {

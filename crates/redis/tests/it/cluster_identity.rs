@@ -6,7 +6,7 @@ use crate::support::*;
 use leasehold_core::backend::{Backend, Renewal};
 use leasehold_core::{ErrorKind, Loss, Store};
 use leasehold_redis::Redis;
-use leasehold_testbed::{RedisCluster, RedisClusterOptions, RedisOptions, Reply};
+use leasehold_testbed::{Proxy, RedisCluster, RedisClusterOptions, RedisOptions, Reply};
 
 const LONG: Duration = Duration::from_secs(90);
 
@@ -148,7 +148,14 @@ async fn of_two_clusters_in_one_url_that_of_most_hosts_is_used_or_none() {
             assert!(refused.to_string().contains(node.addr()), "{refused}");
         }
         // By the mark that the URL names, whichever answers first.
-        for mixed in [url([a, stranger]), url([stranger, a])] {
+        let slow = Proxy::to(a.addr()).await.unwrap();
+        slow.delay_replies(Duration::from_millis(20));
+        // Two of three hosts are the stranger, and answer first.
+        let most = url([stranger]).replace(
+            '?',
+            &format!(",localhost:{},{}?", stranger.port(), slow.addr()),
+        );
+        for mixed in [url([a, stranger]), url([stranger, a]), most] {
             let pinned = store(&format!("{mixed}&store={id}")).await;
             assert_eq!(pinned.identity(), Some(id.clone()));
         }
@@ -258,6 +265,90 @@ async fn a_cluster_whose_nodes_were_all_replaced_is_recognized_by_its_mark() {
         .await;
         drop(patient(&client, "x").await);
         assert_eq!(store(&url([new])).await.identity(), client.identity());
+    })
+    .await;
+}
+
+/// All texts in an answer.
+fn texts(reply: &Reply) -> String {
+    match reply {
+        Reply::Array(all) => all.iter().map(|it| texts(it) + " ").collect(),
+        one => one.text().unwrap_or_default(),
+    }
+}
+
+async fn slots(node: &Server) -> String {
+    texts(&node.command(&["CLUSTER", "SLOTS"]).await.unwrap())
+}
+
+/// The ids of the nodes of a Cluster with a primary and a replica, once the primary tells of both.
+async fn ids_of_both(cluster: &RedisCluster) -> [String; 2] {
+    let mut ids = Vec::new();
+    for node in cluster.nodes() {
+        let id = node.command(&["CLUSTER", "MYID"]).await.unwrap();
+        ids.push(id.text().unwrap());
+    }
+    until(async || slots(&cluster.nodes()[0]).await.contains(&ids[1])).await;
+    ids.try_into().unwrap()
+}
+
+/// A client that cannot read the mark has nothing else to go by.
+#[tokio::test]
+async fn a_takeover_does_not_lock_out_a_client_without_the_right_to_the_mark() {
+    bounded(async {
+        let cluster = cluster(1, 1).await;
+        let [old, new] = [0, 1].map(|node| &cluster.nodes()[node]);
+        for node in [old, new] {
+            let rights = "on >pw ~x ~{x}:* ~{}:f:* &* +@all";
+            let user = ["ACL", "SETUSER", "app"].into_iter();
+            let words: Vec<&str> = user.chain(rights.split(' ')).collect();
+            node.command(&words).await.unwrap();
+        }
+        ids_of_both(&cluster).await;
+        let client = store(&url([old, new]).replace("://", "://app:pw@")).await;
+        drop(patient(&client, "x").await);
+        assert_eq!(client.identity(), None);
+        let warnings = client.guarantees().warnings().to_vec();
+        assert!(
+            warnings.iter().any(|it| it.contains("{}:store")),
+            "{warnings:?}"
+        );
+        old.kill().await.unwrap();
+        new.command(&["CLUSTER", "FAILOVER", "TAKEOVER"])
+            .await
+            .unwrap();
+        drop(patient(&client, "x").await);
+    })
+    .await;
+}
+
+/// A primary that hears nothing of a takeover tells an old map. Both hosts are of one Cluster, which only the mark shows.
+#[tokio::test]
+async fn hosts_with_an_old_and_a_new_map_are_of_one_cluster() {
+    bounded(async {
+        let cluster = cluster(1, 1).await;
+        let [old, new] = [0, 1].map(|node| &cluster.nodes()[node]);
+        let client = store(&url([old])).await;
+        let [old_id, new_id] = ids_of_both(&cluster).await;
+        until(async || keys(new).await.contains(&"{}:store".to_owned())).await;
+        old.command(&["CLUSTER", "FORGET", &new_id]).await.unwrap();
+        new.command(&["CLUSTER", "FAILOVER", "TAKEOVER"])
+            .await
+            .unwrap();
+        // Neither tells of the other one.
+        for (node, own, other) in [(old, &old_id, &new_id), (new, &new_id, &old_id)] {
+            let slots = slots(node).await;
+            assert!(slots.contains(own) && !slots.contains(other), "{slots}");
+        }
+        let late = store(&url([old, new])).await;
+        assert_eq!(late.identity(), client.identity());
+        let pinned = format!("{}&store={}", url([old, new]), client.identity().unwrap());
+        let pinned = store(&pinned).await;
+        for store in [&late, &pinned] {
+            let warnings = store.guarantees().warnings().to_vec();
+            let about = |text: &String| text.contains("another Redis Cluster");
+            assert!(!warnings.iter().any(about), "{warnings:?}");
+        }
     })
     .await;
 }

@@ -1,19 +1,23 @@
-//! The reasons why no server can be used, which the client crate does not report. Each server is
-//! asked for its state in plain text (`srvr`, which every server answers in its default
-//! configuration).
+//! The state of a server, which the client crate does not report. It is asked in plain text (`srvr`,
+//! which every server answers in its default configuration): for the reasons why no server can be
+//! used, and whether a server has left the others.
 
 use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use leasehold_core::backend::Moment;
+use leasehold_core::support::{fault, locked};
+use leasehold_core::{Error, ErrorKind};
 use leasehold_net::Host;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
+use zookeeper_client::Error as ZkError;
 
 use crate::config::{Config, DEFAULT_PORT};
+use crate::error::Answer;
 
 /// The greatest length of an answer that is read; no more of it is of use.
 const MOST: u64 = 4096;
@@ -39,6 +43,47 @@ impl Reasons {
             }
         }
     }
+}
+
+impl Config {
+    /// Fails if this server runs alone although the configuration names several: it has left the
+    /// others, whose data and identity it may still have. One that does not tell is trusted, as is
+    /// each over TLS.
+    pub(crate) async fn check_company(&self, server: &str) -> Answer<()> {
+        if self.is_secure() || !self.servers.contains(',') || fault("any-store") {
+            return Ok(());
+        }
+        let answer = asked(server, self.timeout).await.unwrap_or_default();
+        let mut is_known = locked(&self.alone);
+        if mode(&answer) != Some("standalone") {
+            *is_known = None;
+            return Ok(());
+        }
+        let what = format!(
+            "{server} runs alone (standalone), and several servers are named: its locks are no longer those of the others, so it is not used. \
+             Let it join them, or name it alone"
+        );
+        let before = is_known.replace(what.clone());
+        drop(is_known);
+        if before.as_ref() != Some(&what) {
+            tracing::warn!("{what}");
+        }
+        Err(ZkError::UnexpectedError(what))
+    }
+
+    /// The error if the server that was asked last belongs to another store, or runs alone.
+    pub(crate) fn complaint(&self) -> Option<Error> {
+        let alone = || {
+            let what = locked(&self.alone).clone()?;
+            Some(Error::new(ErrorKind::OtherStore, what))
+        };
+        self.identity.complaint().or_else(alone)
+    }
+}
+
+/// The part of a server in an ensemble, by its answer.
+fn mode(answer: &str) -> Option<&str> {
+    answer.lines().find_map(|line| line.strip_prefix("Mode: "))
 }
 
 /// Returns a sentence with the state that the server at this address reports, or with the obstacle,
@@ -102,8 +147,7 @@ fn of_answer(answer: &str) -> String {
         return "it has no quorum: start the other servers, or mend its way to a majority of them"
             .into();
     }
-    let mode = answer.lines().find_map(|line| line.strip_prefix("Mode: "));
-    match mode {
+    match mode(answer) {
         Some("read-only") => {
             "it has no quorum and only reads (readonlymode.enabled): start the other servers, or mend its way to a majority of them".into()
         }

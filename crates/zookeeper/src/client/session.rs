@@ -125,6 +125,7 @@ impl<T: SessionHandler> Session<T> {
         let each: Vec<_> = config
             .each_server()
             .map(async |server| {
+                config.check_company(server).await?;
                 let client = Client::connect(connector.clone(), &config.at(server)).await?;
                 if is_known {
                     // Nothing is written to another store.
@@ -136,7 +137,7 @@ impl<T: SessionHandler> Session<T> {
         let is_final = |e: &ZkError| *e == ZkError::AuthFailed;
         let client = race(each, STEP, is_final).await.map_err(|e| {
             let of_servers = || config.reading(e.unwrap_or(ZkError::NoHosts));
-            config.identity.complaint().unwrap_or_else(of_servers)
+            config.complaint().unwrap_or_else(of_servers)
         })?;
         let liveness = Liveness::new(asked, client.session_timeout());
         let state = Mutex::new(State {
@@ -209,6 +210,7 @@ impl<T: SessionHandler> Session<T> {
     }
 
     async fn ask_server<'a>(&self, server: &'a str) -> Answer<&'a str> {
+        self.config.check_company(server).await?;
         let client = self.connect(server, false).await?;
         limited_check(&self.config, &client).await?;
         let timeout = client.session_timeout();

@@ -49,6 +49,7 @@ impl<T: SessionHandler> Sessions<T> {
     /// No sessions yet.
     pub(crate) fn new(mut config: Config) -> Sessions<T> {
         config.identity = Arc::new(Identity::pinned(config.store_id.clone()));
+        config.alone = Arc::default();
         Sessions {
             config: Arc::new(config),
             notifier: Notifier::new(),

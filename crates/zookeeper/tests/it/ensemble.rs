@@ -102,8 +102,8 @@ async fn near_and_far(
     (near, far)
 }
 
-/// Each server in turn comes back alone and without data. No two programs that know the ensemble
-/// hold one lock; a program that is started then needs the identity in its URL.
+/// Each server in turn comes back alone and without data. No two programs hold one
+/// lock, also if one of them is started then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_comes_back_alone_and_empty_grants_nothing() {
     within(300, async {
@@ -129,7 +129,6 @@ async fn a_server_that_comes_back_alone_and_empty_grants_nothing() {
         for n in 0..2 {
             programs.push(Store::new(at(&addrs(n)).await).ttl(LONG));
         }
-        let id = programs[0].identity().unwrap();
         for (nth, member) in ensemble.members().iter().enumerate() {
             let before = hold_patiently(&programs[0], &format!("{nth}"), LONG).await;
             member.kill().await.unwrap();
@@ -137,7 +136,7 @@ async fn a_server_that_comes_back_alone_and_empty_grants_nothing() {
                 proxies[nth].lead_to(alone.addr());
                 proxies[nth].disconnect().await;
             }
-            let late = format!("zookeeper://{}/test?store={id}", addrs(2));
+            let late = format!("zookeeper://{}/test", addrs(2));
             let late = loop {
                 match ZooKeeper::connect(&late).await {
                     Ok(late) => break late,
@@ -167,6 +166,23 @@ async fn a_server_that_comes_back_alone_and_empty_grants_nothing() {
             }
             member.start_again().await.unwrap();
         }
+    })
+    .await;
+}
+
+/// It may have the data and the identity of those that it has left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_runs_alone_is_not_used_where_several_are_named() {
+    limited(async {
+        let alone = server().await;
+        let way = Proxy::to(alone.addr()).await.unwrap();
+        let nodes = alone.znode_count().await.unwrap();
+        let several = format!("zookeeper://{},{}/test", alone.addr(), way.addr());
+        let refused = ZooKeeper::connect(&several).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::OtherStore, "{refused:?}");
+        assert!(refused.to_string().contains("runs alone"), "{refused}");
+        assert_eq!(alone.znode_count().await.unwrap(), nodes);
+        drop(hold(&Store::new(at(way.addr()).await), "a", SHORT).await);
     })
     .await;
 }

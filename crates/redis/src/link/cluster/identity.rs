@@ -1,23 +1,23 @@
 //! Which Cluster a node belongs to: programs exclude each other only in one.
 //!
 //! A host of the URL may belong to another Cluster, an address may come to lead to one, and a node
-//! that was emptied may be set up as a Cluster of its own. The same locks are free there. Each new map
-//! and each new connection to a node is therefore compared with the newest map, by two things:
+//! that was emptied may be set up as a Cluster of its own. The same locks are free there. So each new
+//! map of slots, and that of each node at a new connection to it, is compared with the newest map:
 //!
-//! - **The ids of primaries.** Slots move and nodes come and go one after the other, so each of two
-//!   maps of one Cluster has more than half of the primaries of the other one. A node that was set
-//!   up alone has forgotten the others, even if it has kept its id, and one that became a replica
-//!   in another Cluster says nothing for that one.
-//! - **The mark**, if the primaries are others: a replica may have taken over for the only one, and
-//!   all may have been replaced while a program slept. The key moves with its slot, so a Cluster
-//!   that has the known mark is the same one. Nothing shows that one without it is.
+//! - **By the ids of the primaries.** Slots move, and nodes come and go one after the other, so each
+//!   of two maps of one Cluster has more than half of the primaries of the other one. A node that
+//!   was set up alone has forgotten the others, even if it has kept its id. The ids of replicas do
+//!   not count: a node may have become a replica in another Cluster.
+//! - **By the mark**, if the primaries are others: a replica may have taken over for the only one,
+//!   or all may have been replaced while a program slept. The key of the mark moves with its slot,
+//!   so a Cluster that has the known mark is the same one, and one that has not is refused.
 //!
-//! A client that knows no mark, since its user may not read or write it, was warned when it
-//! connected. A takeover must not lock it out, so a shard that is served by one of the nodes that
-//! it had counts for it, too. It refuses any other map: it can be restarted, and two holders of one
-//! lock cannot be undone.
+//! A client whose user may not read or write the mark knows none. It was warned when it connected.
+//! A takeover must not lock it out, so for it a map also counts if most of the known shards are
+//! served by nodes that they had. It refuses any other map: it can be restarted, and two holders of
+//! one lock cannot be undone.
 //!
-//! A mark that is missing or another one beside known primaries shows a loss of data, as on one
+//! If the primaries are known, a missing or different mark means that data were lost, as on one
 //! server.
 
 use std::cmp::Reverse;
@@ -70,12 +70,14 @@ impl ClusterIdentity {
     /// Returns whether the ids of the nodes suffice to show that the map is of the right Cluster.
     fn is_known(&self, map: &SlotMap) -> bool {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        known.is_empty()
-            || known.is_like(&map.shards)
-            || self.mark.id().is_none() && map.shards.continues(&known)
+        if known.is_empty() || known.is_like(&map.shards) {
+            return true;
+        }
+        let has_mark = self.mark.id().is_some();
+        !has_mark && map.shards.continues(&known)
     }
 
-    /// Fails if the map is of another Cluster, and as long as that is not known.
+    /// Fails if the map is of another Cluster, or if that cannot be known now.
     pub(super) async fn check(&self, map: &SlotMap) -> Result<()> {
         if self.is_known(map) {
             return Ok(());
@@ -165,47 +167,73 @@ impl ClusterIdentity {
                     }
                 }
             }
-            if clusters.iter().any(|all| all.len() > count / 2) {
+            // The one that a URL names by its mark may be that of few hosts.
+            let is_most = |all: &Found| all.len() > count / 2;
+            if !self.mark.is_pinned() && clusters.iter().any(is_most) {
                 break;
             }
         }
         drop(asked);
+        if clusters.is_empty() {
+            return Err(why.unwrap_or_else(|| junk("CLUSTER SLOTS")));
+        }
         clusters.sort_by_key(|all| Reverse(all.len()));
-        if !self.mark.is_pinned() && is_tie(&clusters) {
+        let (mut right, warnings) = match self.mark.is_pinned() {
+            true => self.pinned_of(clusters).await?,
+            false => self.most_of(clusters).await?,
+        };
+        let (_, map) = right.swap_remove(0);
+        Ok((map, warnings))
+    }
+
+    /// Returns the hosts of the Cluster to which most belong, the first of these unless the marks
+    /// say otherwise, and a sentence for each other host.
+    async fn most_of(&self, mut clusters: Vec<Found>) -> Result<(Found, Vec<String>)> {
+        if is_tie(&clusters) {
             let marks = join_all(clusters.iter().map(|all| self.mark_in(&all[0].1))).await;
             let marks = marks.into_iter().map(Result::ok).map(Option::flatten);
             clusters = united(clusters.into_iter().zip(marks));
         }
-        let right = match (&clusters[..], self.mark.is_pinned()) {
-            ([], _) => return Err(why.unwrap_or_else(|| junk("CLUSTER SLOTS"))),
-            (all, true) => self.pinned_of(all).await?,
-            (all, false) if is_tie(all) => return Err(tie(all)),
-            _ => 0,
-        };
-        let (_, map) = clusters.swap_remove(right).swap_remove(0);
-        let others = clusters.iter().flatten().map(|(host, other)| {
-            format!(
-                "{host} belongs to another Redis Cluster, that of {}, and is not used",
-                other.addresses()
-            )
-        });
-        let others = others.collect();
-        Ok((map, others))
+        if is_tie(&clusters) {
+            return Err(tie(&clusters));
+        }
+        let right = clusters.remove(0);
+        let warnings = clusters.iter().flatten().map(of_another).collect();
+        Ok((right, warnings))
     }
 
-    /// The one of these Clusters that has the mark which the URL names. One without a mark may be one
-    /// that was just set up, of a node that was emptied.
-    async fn pinned_of(&self, clusters: &[Found]) -> Result<usize> {
+    /// Returns the hosts of the Cluster that has the mark which the URL names, and a sentence for
+    /// each other host. A Cluster without a mark is refused: it may be a node that was emptied and
+    /// set up alone.
+    async fn pinned_of(&self, clusters: Vec<Found>) -> Result<(Found, Vec<String>)> {
+        let marks = join_all(clusters.iter().map(|all| self.mark_in(&all[0].1))).await;
+        let mut right = Vec::new();
+        let mut warnings = Vec::new();
         let mut why = None;
-        for (nth, all) in clusters.iter().enumerate() {
-            let mark = self.mark_in(&all[0].1).await;
+        for (all, mark) in clusters.into_iter().zip(marks) {
             match mark.and_then(|mark| self.mark.confirm(mark.as_deref())) {
-                Ok(()) => return Ok(nth),
-                Err(e) => why = more_telling(why, e),
+                Ok(()) => right.extend(all),
+                Err(e) => {
+                    let is_other = e.kind() == ErrorKind::OtherStore;
+                    warnings.extend(all.iter().map(|found| match is_other {
+                        true => of_another(found),
+                        false => format!("{}: {e}", found.0),
+                    }));
+                    why = more_telling(why, e);
+                }
             }
         }
-        Err(why.unwrap_or_else(|| junk("CLUSTER SLOTS")))
+        match why {
+            Some(e) if right.is_empty() => Err(e),
+            _ => Ok((right, warnings)),
+        }
     }
+}
+
+/// The sentence for a host of another Cluster, with the map that it knows.
+fn of_another((host, map): &(Host, SlotMap)) -> String {
+    let others = map.addresses();
+    format!("{host} belongs to another Redis Cluster, that of {others}, and is not used")
 }
 
 /// The error to report of these two: a wrong password tells more than a server that is down.
@@ -220,7 +248,7 @@ fn is_tie(clusters: &[Found]) -> bool {
     matches!(clusters, [one, other, ..] if one.len() == other.len())
 }
 
-/// Makes one of those that have the same mark, since a host may know an old map of its Cluster.
+/// Joins those that have one mark: a host may know an old map of its Cluster.
 fn united(clusters: impl Iterator<Item = (Found, Option<String>)>) -> Vec<Found> {
     let mut marked: Vec<(Found, Option<String>)> = Vec::new();
     for (found, mark) in clusters {

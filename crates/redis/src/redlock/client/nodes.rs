@@ -156,17 +156,27 @@ impl Nodes {
         nodes.are_different(&inbox.channel).await?;
         let (served, silent) = nodes.served(record).await;
         nodes.list.begin(&served)?;
-        if nodes.list.number() == 0 {
-            suffices_alone(nodes.len())?;
+        let alone = match nodes.list.number() {
+            0 => suffices_alone(nodes.len()),
+            _ => Ok(()),
+        };
+        // Nodes that did not answer may know a number of the list.
+        if alone.is_err() && served.len() < nodes.majority() {
+            return Err(nodes.failure(silent));
         }
+        alone?;
         let mut all = nodes.warnings().await;
-        all.extend(silent);
+        all.extend(
+            silent
+                .into_iter()
+                .map(|(_, e)| format!("{e} (so the list of nodes that it serves is not known)")),
+        );
         Ok((nodes, all))
     }
 
-    /// The lists that the nodes serve, and a sentence for each node that does not tell: it refuses
+    /// The lists that the nodes serve, and an error for each node that does not tell: it refuses
     /// claims too.
-    async fn served(&self, record: &str) -> (Vec<Served>, Vec<String>) {
+    async fn served(&self, record: &str) -> (Vec<Served>, Vec<(usize, Error)>) {
         let mut question = pipe();
         let fields = ["number", "nodes", "before", "closed"];
         question.cmd("HMGET").arg(record).arg(&fields);
@@ -179,13 +189,16 @@ impl Nodes {
         });
         let mut served = Vec::new();
         let mut silent = Vec::new();
-        for answer in join_all(asked).await {
+        for (nth, answer) in join_all(asked).await.into_iter().enumerate() {
             let fields = match answer {
                 Ok(fields) => fields,
                 Err(e) => {
-                    silent.push(format!(
-                        "{e} (so the list of nodes that it serves is not known)"
-                    ));
+                    let kind = match e.kind() {
+                        // It is a question only.
+                        ErrorKind::Ambiguous => ErrorKind::Unavailable,
+                        kind => kind,
+                    };
+                    silent.push((nth, e.with_kind(kind)));
                     continue;
                 }
             };

@@ -9,7 +9,7 @@ use leasehold_core::backend::{Backend, Claim, Claimed, Grant, Mode, Moment, Rene
 use leasehold_core::{ErrorKind, Result, Store};
 use leasehold_redis::client::IntoConnectionInfo;
 use leasehold_redis::redlock::{Config, NodesChange, Redlock, change_nodes};
-use leasehold_testbed::{Redis, Reply};
+use leasehold_testbed::{Proxy, Redis, Reply};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -809,6 +809,41 @@ async fn twenty_programs_never_overlap_while_the_list_changes() {
             assert!(pair[0].1 <= pair[1].0, "two held: {pair:?}");
             assert!(pair[0].2 < pair[1].2, "a token fell: {pair:?}");
         }
+    })
+    .await;
+}
+
+/// A list of two is good while it has a number, and nodes that do not answer may know it.
+#[tokio::test]
+async fn a_list_that_no_node_tells_is_not_refused_for_its_length() {
+    bounded(async {
+        let all = nodes(3).await;
+        let mut ways = Vec::new();
+        for node in &all {
+            ways.push(Proxy::to(node.addr()).await.unwrap());
+        }
+        let by = |n: usize, timeout: u32| {
+            let addrs = url(ways[..n].iter().map(Proxy::addr));
+            format!("{addrs}?timeout={timeout}")
+        };
+        let config = |n| Config::from_url(&by(n, 5000)).unwrap();
+        for (old, new) in [(3, 3), (3, 2)] {
+            let changed = change_nodes(&config(old), &config(new), drop).await;
+            assert_eq!(changed.unwrap().nodes.len(), new);
+        }
+        let question = "\r\nHMGET\r\n";
+        let traps = [0, 1].map(|nth: usize| ways[nth].hold_matching(question));
+        let error = Redlock::connect(&by(2, 300)).await.unwrap_err();
+        assert!(
+            traps.iter().all(leasehold_testbed::Trap::has_sprung),
+            "{error:?}"
+        );
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+        assert!(error.to_string().contains(ways[1].addr()), "{error}");
+        ways.iter().for_each(Proxy::disarm);
+        let patient = by(2, 5000);
+        let store = connected(|| Redlock::connect(&patient)).await;
+        granted(&store, &held("a", 1000)).await;
     })
     .await;
 }
