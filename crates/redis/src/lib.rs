@@ -12,6 +12,7 @@ mod evict;
 mod fence;
 mod inspect;
 mod link;
+mod plain;
 #[cfg(feature = "redlock")]
 pub mod redlock;
 mod release;
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::link::{Inbox, Names, StoreMark};
+use crate::plain::Plain;
 use leasehold_core::backend::{
     Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Raises, Renewal, Subscription,
     TokenFloor, async_trait,
@@ -99,6 +101,8 @@ pub struct Redis {
     inbox: Inbox,
     releases: Releases,
     mark: Arc<StoreMark>,
+    /// The verbs without scripts, if the server runs none.
+    plain: Option<Plain>,
 }
 
 impl Redis {
@@ -110,6 +114,7 @@ impl Redis {
     /// * `timeout=ms` limits each request and each step of connecting (default 1000).
     /// * `prefix=text` stands before every key.
     /// * `store=id` is [`Config::store_id`].
+    /// * `scripts=off` is [`Config::without_scripts`], for a server that forbids scripts.
     /// * after `rediss://`, which is the same over TLS and needs the feature `tls`: `ca=file`, `cert=file` and `key=file`,
     ///   `server_name=name`, as `Tls` has them.
     /// * `min_replicas=n` and `min_replicas_timeout=ms` (default 100) wait for replicas: [`Config::min_replicas`].
@@ -149,9 +154,17 @@ impl Redis {
         let inbox = Inbox::new(config.min_replicas.is_some());
         let mark = StoreMark::pinned(config.store_id.clone(), names.mark());
         let mark = Arc::new(mark);
+        if !config.scripts && config.cluster.is_some() {
+            return Err(plain::no_cluster());
+        }
         let (nodes, warnings) = Nodes::connect(&config, &inbox, &mark).await?;
-        nodes.check(&NEEDS, FENCE, &names).await?;
         let nodes = Arc::new(nodes);
+        let mut plain = None;
+        if !config.scripts {
+            plain = Some(Plain::on(&nodes, &names, &inbox, &config).await?);
+        } else if let Err(e) = nodes.check(&NEEDS, FENCE, &names).await {
+            return Err(nodes.or_without_scripts(e).await);
+        }
         let replicas = Replicas::open(&config).await?;
         let releases = Redis::releases(&nodes, &names, &inbox);
         let redis = Redis {
@@ -162,8 +175,11 @@ impl Redis {
             inbox,
             releases,
             mark,
+            plain,
         };
-        redis.check().await?;
+        if redis.plain.is_none() {
+            redis.check().await?;
+        }
         Ok(redis)
     }
 
@@ -200,6 +216,15 @@ impl Redis {
     }
 }
 
+impl Redis {
+    /// Refuses what takes a script, and what the guarantees without scripts do not promise.
+    fn uses_scripts(&self) -> Result<()> {
+        self.plain
+            .as_ref()
+            .map_or(Ok(()), |_| Err(plain::no_script()))
+    }
+}
+
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Redis({:?}, {:?})", self.nodes, self.names)
@@ -209,15 +234,23 @@ impl fmt::Debug for Redis {
 #[async_trait]
 impl Backend for Redis {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        self.claim(claim).await
+        match &self.plain {
+            None => self.claim(claim).await,
+            // Boxed: it is larger, and unboxed it would enlarge every call's future.
+            Some(plain) => Box::pin(self.claim_plain(plain, claim)).await,
+        }
     }
 
     async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
+        self.uses_scripts()?;
         self.claim_all(claims).await
     }
 
     async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
-        Ok(self.renew(leases).await)
+        Ok(match &self.plain {
+            None => self.renew(leases).await,
+            Some(plain) => Box::pin(plain.renew(leases)).await,
+        })
     }
 
     /// A multiple of the leases that one script renews.
@@ -226,7 +259,10 @@ impl Backend for Redis {
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
-        self.release(claim).await
+        match &self.plain {
+            None => self.release(claim).await,
+            Some(plain) => Box::pin(plain.release(claim)).await,
+        }
     }
 
     async fn release_after(
@@ -235,11 +271,15 @@ impl Backend for Redis {
         _place: Option<&Place>,
         rest: Duration,
     ) -> Result<()> {
+        self.uses_scripts()?;
         self.release_after(claim, rest).await
     }
 
     async fn inspect(&self, name: &Name) -> Result<LockQueue> {
-        self.inspect(name).await
+        match &self.plain {
+            None => self.inspect(name).await,
+            Some(plain) => Box::pin(plain.inspect(name)).await,
+        }
     }
 
     /// Walks all keys of the database with `SCAN`, so it costs O(keys) and is meant for people and tools.
@@ -250,7 +290,10 @@ impl Backend for Redis {
     /// The hold of another tool is ended by the number that `inspect` shows for it, if its value
     /// has not changed.
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        self.evict(name, token).await
+        match &self.plain {
+            None => self.evict(name, token).await,
+            Some(plain) => Box::pin(plain.evict(name, token)).await,
+        }
     }
 
     fn identity(&self) -> Option<StoreId> {
@@ -258,6 +301,9 @@ impl Backend for Redis {
     }
 
     fn guarantees(&self) -> Guarantees {
+        if self.plain.is_some() {
+            return plain::guarantees().with_warnings(self.warnings.clone());
+        }
         let is_one = matches!(*self.nodes, Nodes::One(_));
         Guarantees::none("redis")
             .with_fencing(Fencing::SurvivesDataLoss)
@@ -272,14 +318,19 @@ impl Backend for Redis {
     }
 
     fn token_floor(&self) -> Option<&dyn TokenFloor> {
-        matches!(*self.nodes, Nodes::One(_)).then_some(self as &dyn TokenFloor)
+        let raises = matches!(*self.nodes, Nodes::One(_)) && self.plain.is_none();
+        raises.then_some(self as &dyn TokenFloor)
     }
 
     fn notifier(&self) -> Option<&Notifier> {
         Some(&self.inbox.notifier)
     }
 
+    /// Without scripts nothing is published, and observers look from time to time.
     fn observe(&self, name: &Name) -> Subscription {
+        if self.plain.is_some() {
+            return Subscription::none();
+        }
         self.nodes.observe(name, &self.names)
     }
 

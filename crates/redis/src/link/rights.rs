@@ -5,7 +5,7 @@
 use std::sync::LazyLock;
 
 use leasehold_core::{Error, ErrorKind, Result};
-use redis::from_redis_value;
+use redis::{RedisError, Value, from_redis_value};
 
 use crate::link::connection::Connection;
 use crate::link::error::{
@@ -57,9 +57,24 @@ pub(crate) async fn missing(
     Ok(judged(&refused).map(|e| connection.at(&e)))
 }
 
+/// Returns whether the server, a proxy before it, or the rights of the user forbid all scripts.
+pub(crate) async fn forbids_scripts(connection: &Connection) -> bool {
+    let mut scripts = redis::pipe();
+    scripts.cmd("EVALSHA").arg("0".repeat(40)).arg(0);
+    scripts.cmd("EVAL").arg("return 1").arg(0);
+    let answers = connection.send(&scripts).await.unwrap_or_default();
+    answers.iter().any(|answer| match answer {
+        Value::ServerError(e) => {
+            let why = RedisError::from(e.clone()).to_string();
+            matches!(phrase_in(&why), Some("UNKNOWN" | "NOPERM")) && !why.contains("in script")
+        }
+        _ => false,
+    })
+}
+
 /// The error that follows from these refusals. Each one is the command, or `~key`, and the server's
 /// words.
-fn judged(refused: &[String]) -> Option<Error> {
+pub(crate) fn judged(refused: &[String]) -> Option<Error> {
     let mut unknown = None;
     let mut lacks = Vec::new();
     for (what, why) in refused.iter().filter_map(|line| line.rsplit_once('\n')) {

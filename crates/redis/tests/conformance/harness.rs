@@ -29,6 +29,8 @@ pub enum World {
     Private(Arc<Redis>),
     /// The clients of the store come over TLS, as a user with the documented rights.
     Secure(Arc<Redis>, Box<TlsPort>, Box<Certificates>),
+    /// They come as a user that may run no scripts.
+    Plain(Arc<Redis>),
     /// They ask sentinels where the master of two replicas is.
     Sentinel(Box<RedisSentinel>),
     External(String),
@@ -37,7 +39,23 @@ pub enum World {
 /// The documented rights.
 const USER: &str = "app on >pw ~* &leasehold:* +@scripting +@read +@write +@pubsub +@connection +time +info +config|get";
 
+/// The documented rights without scripts.
+const PLAIN_USER: &str = "app on >pw ~* &leasehold:* +@read +@write +@pubsub +@connection +@transaction +time +info +config|get -@scripting";
+
 impl World {
+    pub async fn without_scripts() -> Arc<dyn Harness> {
+        let user = ["--user"].into_iter().chain(PLAIN_USER.split(' '));
+        let options = RedisOptions {
+            persistent: true,
+            extra: user.map(str::to_owned).collect(),
+            ..RedisOptions::default()
+        };
+        let server = Redis::start_with(&options)
+            .await
+            .expect("a private redis-server");
+        Arc::new(World::Plain(Arc::new(server)))
+    }
+
     pub async fn private_one() -> Arc<dyn Harness> {
         let options = RedisOptions {
             persistent: true,
@@ -93,7 +111,7 @@ impl World {
 
     fn server(&self) -> &Redis {
         match self {
-            World::Private(server) | World::Secure(server, ..) => server,
+            World::Private(server) | World::Secure(server, ..) | World::Plain(server) => server,
             // Nobody has it replaced.
             World::Sentinel(all) => &all.servers()[0],
             World::External(_) => unreachable!("not among the capabilities"),
@@ -104,6 +122,10 @@ impl World {
     fn url(&self, by: Option<&str>) -> String {
         match self {
             World::Private(server) => by.map_or_else(|| server.url(), |by| format!("redis://{by}")),
+            World::Plain(server) => {
+                let by = by.unwrap_or(server.addr());
+                format!("redis://app:pw@{by}?scripts=off")
+            }
             World::Secure(_, port, certificates) => {
                 let (at, folder) = (
                     port.addr(),
@@ -124,6 +146,7 @@ impl Harness for World {
     fn store_name(&self) -> &'static str {
         match self {
             World::Secure(..) => "redis, TLS",
+            World::Plain(_) => "redis, scripts=off",
             World::Sentinel(_) => "redis, Sentinel",
             _ => "redis",
         }
@@ -141,8 +164,9 @@ impl Harness for World {
 
     fn capabilities(&self) -> Capabilities {
         use Need::{
-            AnotherTool, AtomicMulti, Contents, DeleteHolder, Fence, Footprint, Heap, Junk, Link,
-            Private, PushedWake, Requests, Restart, Wipe,
+            AnotherTool, AtomicMulti, Contents, DeleteHolder, Downgrade, Fair, Fence, Floor,
+            Footprint, Heap, Junk, Link, MinHold, Permits, Private, PushedWake, Raise, Requests,
+            Restart, Shared, Wipe,
         };
         let all = [
             Private,
@@ -165,6 +189,27 @@ impl Harness for World {
                 &[&all[..], &[Contents, Heap]].concat(),
                 "the way to another server is led in plain text",
             ),
+            World::Plain(_) => Capabilities::new(
+                &[
+                    Private,
+                    Link,
+                    DeleteHolder,
+                    AnotherTool,
+                    Junk,
+                    Restart,
+                    Wipe,
+                    Footprint,
+                    Contents,
+                    Heap,
+                    Need::Detour,
+                ],
+                "nothing is pushed, conditions are scripts, and a verb is a transaction of several requests",
+            )
+            .lacks(&[Fair], "waiters stand in no queue")
+            .lacks(&[Shared, Permits, Downgrade], "a lock is one exclusive hold")
+            .lacks(&[AtomicMulti], "one transaction takes one name")
+            .lacks(&[MinHold], "the client that holds keeps it")
+            .lacks(&[Raise, Floor], "tokens follow the fence alone"),
             World::External(url) => {
                 let able = Capabilities::new(
                     &[PushedWake],
@@ -188,6 +233,7 @@ impl Harness for World {
     async fn private(&self) -> Arc<dyn Harness> {
         match self {
             World::Secure(..) => World::secure_one().await,
+            World::Plain(_) => World::without_scripts().await,
             World::Sentinel(_) => World::behind_sentinels().await,
             _ => World::private_one().await,
         }

@@ -28,6 +28,8 @@ fn main() -> ExitCode {
         Setup::new("sentinel", World::behind_sentinels),
         // Three primaries, each with a replica.
         Setup::new("cluster", || cluster::World::start(1)),
+        // The user may run no scripts, and the URL says so.
+        Setup::new("plain", World::without_scripts),
         // Both sides show a certificate, and the user has the documented rights.
         #[cfg(feature = "tls")]
         Setup::new("tls", World::secure_one),

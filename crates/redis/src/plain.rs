@@ -1,0 +1,426 @@
+//! Plain mode: locks on a server that forbids scripts. A lock is exclusive and has no queue; a
+//! client that waits asks again and again.
+//!
+//! Each verb is a transaction: it watches the lock, reads it, and writes only if it is unchanged.
+
+mod entry;
+#[cfg(test)]
+mod tests;
+mod transaction;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::backend::{
+    Claim, Claimed, Grant, LeaseRef, Mode, Moment, Renewal, Validity, WaitPolicy, Waiting,
+};
+use leasehold_core::{Error, ErrorKind, FencingToken, Guarantees, LockQueue, Loss, Name, Result};
+use redis::{Cmd, Pipeline, Value, from_redis_value};
+
+use crate::AT_ONCE;
+use crate::client::nodes::Nodes;
+use crate::config::Config;
+use crate::entry::{MIN_TTL, ttl};
+use crate::link::{Connection, Inbox, Names, ValueHash, again, attempt, junk};
+use crate::plain::entry::{Holder, Record};
+use crate::plain::transaction::{Turn, Turns};
+use crate::scripts::FENCE;
+
+/// The interval at which a waiter asks again, less a random part of up to a quarter.
+const POLL: Duration = Duration::from_millis(100);
+/// How often a verb begins anew if others change the lock meanwhile.
+const TRIES: usize = 8;
+/// No token is as great: numbers that are greater are not exact in the scripts.
+const MOST: u64 = 9_000_000_000_000_000;
+/// What `PTTL` answers for a key that does not exist.
+const NO_KEY: i64 = -2;
+/// The seconds for which the greatest token is kept, beyond its own value.
+const KEPT: u64 = 7200;
+
+/// The verbs without scripts.
+pub(crate) struct Plain {
+    nodes: Arc<Nodes>,
+    names: Names,
+    inbox: Inbox,
+    turns: Turns,
+}
+
+/// A lock as a transaction saw it.
+struct Seen {
+    /// The server's clock in microseconds.
+    now: u64,
+    holder: Option<Holder>,
+    /// The rest of the lease in milliseconds; negative without a lease.
+    left: i64,
+}
+
+impl Plain {
+    /// Plain mode on this server. Refuses servers that cannot do what it needs, and users without
+    /// the rights.
+    pub(crate) async fn on(
+        nodes: &Arc<Nodes>,
+        names: &Names,
+        inbox: &Inbox,
+        config: &Config,
+    ) -> Result<Plain> {
+        let plain = Plain {
+            nodes: nodes.clone(),
+            names: names.clone(),
+            inbox: inbox.clone(),
+            turns: Turns::new(config.timeout, names.watched()),
+        };
+        plain.check().await?;
+        Ok(plain)
+    }
+
+    fn connection(&self) -> Result<&Connection> {
+        match &*self.nodes {
+            Nodes::One(connection) => Ok(connection),
+            Nodes::Many(_) => Err(no_cluster()),
+        }
+    }
+
+    /// Refuses servers that can never do what is needed, and users without the rights. Errors that
+    /// may pass are ignored.
+    async fn check(&self) -> Result<()> {
+        let commands = [
+            command("GET", &[FENCE]),
+            command("MGET", &[FENCE]),
+            command("PTTL", &[FENCE]),
+            command("INCR", &[FENCE]),
+            command("DEL", &[FENCE]),
+            command("SET", &[FENCE, "1", "NX", "EX", "1"]),
+            command("EXPIRE", &[FENCE, "1"]),
+            command("PEXPIRE", &[FENCE, "1"]),
+            command("PUBLISH", &[&self.inbox.channel, ""]),
+            command("TIME", &[]),
+        ];
+        let checked = match self.turns.next(self.connection()?).await {
+            Ok(turn) => turn.check(&commands, FENCE).await,
+            Err(e) => Err(e),
+        };
+        match checked {
+            Err(e) if matches!(e.kind(), ErrorKind::Denied | ErrorKind::Unsupported) => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// Claims, and returns also the number of the connection that carried the grant.
+    pub(crate) async fn claim(&self, claim: &Claim) -> Result<(u64, Claimed)> {
+        if claim.mode != Mode::Exclusive {
+            return Err(Error::new(ErrorKind::Unsupported, EXCLUSIVE_ONLY));
+        }
+        let lock = self.names.lock(&claim.name);
+        let lasts = ttl(claim).as_millis() as u64;
+        for _ in 0..TRIES {
+            let turn = self.turns.next(self.connection()?).await?;
+            let asked = Moment::now();
+            let seen = see(&turn, &lock).await?;
+            let mine = seen.holder.as_ref().map(|holder| holder.of_claim(claim.id));
+            let (record, end) = match mine {
+                None => {
+                    let token = draw(&turn, seen.now).await?;
+                    (self.record(claim, token, seen.now / 1000, asked), lasts)
+                }
+                Some(Some(held)) => {
+                    let mut record = self.record(claim, held.token, held.since, asked);
+                    // The label is that of the latest attempt.
+                    if record.attempt < held.attempt {
+                        record.label.clone_from(&held.label);
+                        record.attempt = held.attempt;
+                    }
+                    (record, lasts.max(u64::try_from(seen.left).unwrap_or(0)))
+                }
+                Some(None) => return Ok((turn.nth(), self.refused(claim, &seen))),
+            };
+            let token = record.token;
+            let ahead = token.get().saturating_sub(seen.now).div_ceil(1_000_000);
+            let kept = KEPT + 1 + ahead;
+            let write = [
+                command("SET", &[&lock, &record.text(), "PX", &end.to_string()]),
+                command("EXPIRE", &[FENCE, &kept.to_string()]),
+            ];
+            let sent = Moment::now();
+            if turn.execute(&write).await?.is_some() {
+                let place = self.inbox.place(claim.id, &lock);
+                let grant = Grant::new(place, token, Validity::since(sent, ttl(claim)));
+                return Ok((turn.nth(), Claimed::Granted(grant)));
+            }
+        }
+        Err(contended())
+    }
+
+    fn record(&self, claim: &Claim, token: FencingToken, since: u64, asked: Moment) -> Record {
+        Record {
+            token,
+            since,
+            attempt: attempt(asked),
+            channel: self.inbox.channel.clone(),
+            label: claim.label.to_string(),
+            id: claim.id,
+        }
+    }
+
+    /// The answer to a claim of a lock that is held.
+    fn refused(&self, claim: &Claim, seen: &Seen) -> Claimed {
+        let who = seen
+            .holder
+            .as_ref()
+            .map(|holder| holder.contention(seen.now / 1000));
+        let who = who.unwrap_or_default();
+        if claim.policy == WaitPolicy::Try {
+            return Claimed::Busy(who);
+        }
+        let place = self.inbox.place(claim.id, &self.names.lock(&claim.name));
+        Claimed::Waiting(Waiting::new(place, who).retry_after(retry_after(seen.left)))
+    }
+
+    /// Renews these leases. A waiter has no place in the store, and nothing of it can end.
+    pub(crate) async fn renew(&self, leases: &[LeaseRef]) -> Vec<Renewal> {
+        let mut renewals = Vec::with_capacity(leases.len());
+        let mut holds = Vec::new();
+        for lease in leases {
+            let since = Validity::since(Moment::now(), ttl(&lease.claim));
+            renewals.push(Renewal::Renewed(since));
+            if lease.token.is_some() {
+                holds.push((renewals.len() - 1, lease));
+            }
+        }
+        for some in holds.chunks(AT_ONCE) {
+            match self.extend(some).await {
+                Ok(answers) => {
+                    for ((i, _), renewal) in some.iter().zip(answers) {
+                        renewals[*i] = renewal;
+                    }
+                }
+                Err(e) => {
+                    for (i, _) in some {
+                        renewals[*i] = Renewal::Unknown(again(&e));
+                    }
+                }
+            }
+        }
+        renewals
+    }
+
+    /// Extends those of these holds that are still there.
+    async fn extend(&self, holds: &[(usize, &LeaseRef)]) -> Result<Vec<Renewal>> {
+        let lock = |(_, lease): &(usize, &LeaseRef)| self.names.lock(&lease.claim.name);
+        let locks: Vec<String> = holds.iter().map(lock).collect();
+        let mut questions = redis::pipe();
+        questions.cmd("MGET").arg(&locks);
+        for lock in &locks {
+            questions.cmd("PTTL").arg(lock);
+        }
+        for _ in 0..TRIES {
+            let turn = self.turns.next(self.connection()?).await?;
+            // Also a lease that is long enough already lasts from here on.
+            let sent = Moment::now();
+            let mut answers = turn.watch(&locks, &questions).await?.into_iter();
+            let values = answers.next().unwrap_or_default();
+            let values: Vec<Option<Vec<u8>>> =
+                from_redis_value(values).map_err(|_| junk("an answer"))?;
+            let mut extensions = Vec::new();
+            let mut renewals = Vec::with_capacity(holds.len());
+            for (((_, lease), lock), (value, left)) in holds
+                .iter()
+                .zip(&locks)
+                .zip(values.into_iter().zip(answers))
+            {
+                let left: i64 = from_redis_value(left).map_err(|_| junk("an answer"))?;
+                let holder = value.map(|value| Holder::of(&value));
+                let record = holder.as_ref().and_then(|it| it.of_claim(lease.claim.id));
+                // The lease may have ended between the two questions.
+                if left == NO_KEY || record.map(|record| record.token) != lease.token {
+                    renewals.push(Renewal::Lost(Loss::Gone));
+                    continue;
+                }
+                let lasts = ttl(&lease.claim);
+                let ms = lasts.as_millis() as u64;
+                if u64::try_from(left).is_ok_and(|left| left < ms) {
+                    extensions.push(command("PEXPIRE", &[lock, &ms.to_string()]));
+                }
+                renewals.push(Renewal::Renewed(Validity::since(sent, lasts)));
+            }
+            if renewals.len() != holds.len() {
+                return Err(junk("an answer"));
+            }
+            let is_lost = |renewal: &Renewal| matches!(renewal, Renewal::Lost(_));
+            if renewals.iter().all(is_lost) {
+                return Ok(renewals);
+            }
+            // Also a hold that needs no longer lease has to be there still.
+            let extended = turn.execute(&extensions).await?;
+            if extended.is_some_and(|each| each.iter().all(|done| *done == Value::Int(1))) {
+                return Ok(renewals);
+            }
+        }
+        Err(contended())
+    }
+
+    pub(crate) async fn release(&self, claim: &Claim) -> Result<()> {
+        let lock = self.names.lock(&claim.name);
+        let mine = |holder: &Holder| holder.of_claim(claim.id).map(|_| Vec::new());
+        self.delete(&lock, mine).await.map(drop)
+    }
+
+    /// Ends the hold with this token. Holds of clients with scripts, and of other tools, are not
+    /// ended from here.
+    pub(crate) async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
+        if ValueHash::by(token).is_some() {
+            let what = "without scripts, the hold of another tool is ended with DEL alone";
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        let lock = self.names.lock(name);
+        let mut refused = false;
+        let its = |holder: &Holder| match holder {
+            Holder::Plain(record) if record.token == token => {
+                let told = format!("evicted {}", record.id);
+                Some(vec![command("PUBLISH", &[&record.channel, &told])])
+            }
+            Holder::Scripts(held, ..) if *held == token => {
+                refused = true;
+                None
+            }
+            _ => None,
+        };
+        let evicted = self.delete(&lock, its).await?;
+        if refused {
+            let what = "the holder uses scripts, and waiters may stand behind it: end its hold from a client that uses them too";
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        Ok(evicted)
+    }
+
+    /// Deletes the lock if this says so of its holder, and executes these commands with it. Returns
+    /// whether it was deleted.
+    async fn delete(
+        &self,
+        lock: &str,
+        mut which: impl FnMut(&Holder) -> Option<Vec<Cmd>>,
+    ) -> Result<bool> {
+        for _ in 0..TRIES {
+            let turn = self.turns.next(self.connection()?).await?;
+            let seen = see(&turn, lock).await?;
+            let Some(mut commands) = seen.holder.and_then(|holder| which(&holder)) else {
+                return Ok(false);
+            };
+            commands.push(command("DEL", &[lock]));
+            if turn.execute(&commands).await?.is_some() {
+                return Ok(true);
+            }
+        }
+        Err(contended())
+    }
+
+    /// The holder. Waiters have no place in the store.
+    pub(crate) async fn inspect(&self, name: &Name) -> Result<LockQueue> {
+        let connection = self.connection()?;
+        let answers = connection.send(&look(&self.names.lock(name))).await?;
+        let each = answers.into_iter();
+        let answers = each.map(|answer| connection.refusal(answer));
+        let seen = read(answers.collect::<Result<Vec<_>>>()?)?;
+        let holder = seen.holder.map(|holder| holder.shown(seen.left));
+        Ok(LockQueue::new(Vec::from_iter(holder), Vec::new()))
+    }
+}
+
+fn command(name: &str, args: &[&str]) -> Cmd {
+    let mut command = redis::cmd(name);
+    command.arg(args);
+    command
+}
+
+/// The delay after which a waiter asks again, behind a lease with so many milliseconds left.
+fn retry_after(left: i64) -> Duration {
+    let poll = POLL.mul_f64(1.0 - fastrand::f64() / 4.0);
+    let left = u64::try_from(left).map_or(Duration::MAX, Duration::from_millis);
+    poll.min(left.saturating_add(Duration::from_millis(1)))
+}
+
+/// Watches this lock, and reads it.
+async fn see(turn: &Turn<'_>, lock: &str) -> Result<Seen> {
+    read(turn.watch(&[lock.to_owned()], &look(lock)).await?)
+}
+
+/// The questions about a lock.
+fn look(lock: &str) -> Pipeline {
+    let mut questions = redis::pipe();
+    questions.cmd("TIME");
+    questions.cmd("GET").arg(lock);
+    questions.cmd("PTTL").arg(lock);
+    questions
+}
+
+/// Reads the answers to them.
+fn read(answers: Vec<Value>) -> Result<Seen> {
+    let unknown = || junk("an answer");
+    let [time, value, left] = <[Value; 3]>::try_from(answers).map_err(|_| unknown())?;
+    let (seconds, micros): (u64, u64) = from_redis_value(time).map_err(|_| unknown())?;
+    let value: Option<Vec<u8>> = from_redis_value(value).map_err(|_| unknown())?;
+    Ok(Seen {
+        now: seconds * 1_000_000 + micros,
+        holder: value.map(|value| Holder::of(&value)),
+        left: from_redis_value(left).map_err(|_| unknown())?,
+    })
+}
+
+/// Draws the next token. Where there is none yet, or no more, tokens begin at the server's clock, as
+/// those of the scripts do. The lock is watched already: a token that is drawn for it before another
+/// client's is never granted after that.
+async fn draw(turn: &Turn<'_>, now: u64) -> Result<FencingToken> {
+    let mut requests = redis::pipe();
+    let first = requests.cmd("SET").arg(FENCE).arg(now).arg("NX");
+    first.arg("EX").arg(KEPT + 1);
+    requests.cmd("INCR").arg(FENCE);
+    let number = turn.ask(&requests).await.map_err(|e| match e.kind() {
+        ErrorKind::Internal => no_number(),
+        _ => e,
+    })?;
+    let number = number.into_iter().nth(1).unwrap_or_default();
+    match from_redis_value::<u64>(number) {
+        Ok(number) if number < MOST => Ok(FencingToken::new(number)),
+        _ => Err(no_number()),
+    }
+}
+
+fn no_number() -> Error {
+    let what = format!(
+        "the key {FENCE}, the greatest token of all names, holds no such number: delete it, and tokens begin at the clock of the server"
+    );
+    Error::new(ErrorKind::Corrupt, what)
+}
+
+fn contended() -> Error {
+    let what = "other clients changed this lock between each look at it and the request behind it";
+    Error::new(ErrorKind::Unavailable, what)
+}
+
+pub(crate) fn no_cluster() -> Error {
+    let what = "scripts=off is for one server, and not for a Redis Cluster";
+    Error::new(ErrorKind::Unsupported, what)
+}
+
+/// The error of a verb that is a script.
+pub(crate) fn no_script() -> Error {
+    let what = "this takes a script, and the store uses none (scripts=off in the URL): compare fencing tokens in place of still_holds";
+    Error::new(ErrorKind::Unsupported, what)
+}
+
+const EXCLUSIVE_ONLY: &str = "without scripts (scripts=off in the URL) a Redis keeps exclusive locks alone: no readers, no permits, and no \
+                              hold becomes shared";
+
+/// What plain mode gives.
+pub(crate) fn guarantees() -> Guarantees {
+    Guarantees::none("redis")
+        .with_fencing(leasehold_core::Fencing::SurvivesDataLoss)
+        .with_ttl(MIN_TTL, Duration::from_millis(1))
+        .with_recovery(Duration::from_millis(200))
+        .with_notes(NOTES)
+}
+
+const NOTES: &str = "\
+Without scripts (scripts=off): exclusive locks alone. Waiters stand in no queue, ask again about every tenth of a second, and may be passed for ever. \
+Exclusion holds while the server keeps its data and its clock: after an asynchronous failover, a restart without \
+persistence, an eviction or a step of its clock, two may hold at once, and only the token tells them apart. Clients with scripts and \
+SET-NX-PX clients are excluded.";
