@@ -2,12 +2,14 @@
 //! client that waits asks again and again.
 //!
 //! Each verb is a transaction: it watches the lock, reads it, and writes only if it is unchanged.
+//! Beside it, waiters say in a hash that they wait, for people: nothing else depends on that.
 
 mod entry;
 #[cfg(test)]
 mod tests;
 mod transaction;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +24,7 @@ use crate::client::nodes::Nodes;
 use crate::config::Config;
 use crate::entry::{MIN_TTL, ttl};
 use crate::link::{Connection, Inbox, Names, ValueHash, again, attempt, junk};
-use crate::plain::entry::{Holder, Record};
+use crate::plain::entry::{Holder, Record, since_of, waiters, waiters_of};
 use crate::plain::transaction::{Turn, Turns};
 use crate::scripts::FENCE;
 
@@ -34,6 +36,9 @@ const TRIES: usize = 8;
 const MOST: u64 = 9_000_000_000_000_000;
 /// What `PTTL` answers for a key that does not exist.
 const NO_KEY: i64 = -2;
+/// The number of tokens that a hold has at most. One by one or in such blocks, tokens do not get
+/// ahead of the server's clock.
+const TURNS: u32 = 64;
 /// The seconds for which the greatest token is kept, beyond its own value.
 const KEPT: u64 = 7200;
 
@@ -87,8 +92,12 @@ impl Plain {
             command("GET", &[FENCE]),
             command("MGET", &[FENCE]),
             command("PTTL", &[FENCE]),
-            command("INCR", &[FENCE]),
+            command("INCRBY", &[FENCE, "1"]),
             command("DEL", &[FENCE]),
+            command("HSET", &[FENCE, "x", ""]),
+            command("HSETNX", &[FENCE, "x", ""]),
+            command("HDEL", &[FENCE, "x"]),
+            command("HGETALL", &[FENCE]),
             command("SET", &[FENCE, "1", "NX", "EX", "1"]),
             command("EXPIRE", &[FENCE, "1"]),
             command("PEXPIRE", &[FENCE, "1"]),
@@ -116,66 +125,84 @@ impl Plain {
             let turn = self.turns.next(self.connection()?).await?;
             let asked = Moment::now();
             let seen = see(&turn, &lock).await?;
-            let mine = seen.holder.as_ref().map(|holder| holder.of_claim(claim.id));
-            let (record, end) = match mine {
-                None => {
-                    let token = draw(&turn, seen.now).await?;
-                    (self.record(claim, token, seen.now / 1000, asked), lasts)
-                }
-                Some(Some(held)) => {
-                    let mut record = self.record(claim, held.token, held.since, asked);
+            let mut record = Record {
+                token: FencingToken::new(0),
+                turns: claim.turns().min(TURNS),
+                since: seen.now / 1000,
+                attempt: attempt(asked),
+                channel: self.inbox.channel.clone(),
+                label: claim.label.to_string(),
+                id: claim.id,
+            };
+            let mut end = lasts;
+            match &seen.holder {
+                None => record.token = draw(&turn, record.turns, seen.now).await?,
+                Some(holder) => {
+                    let Some(held) = holder.of_claim(claim.id) else {
+                        let nth = turn.nth();
+                        drop(turn);
+                        return Ok((nth, self.refused(claim, &lock, &seen).await?));
+                    };
                     // The label is that of the latest attempt.
                     if record.attempt < held.attempt {
                         record.label.clone_from(&held.label);
                         record.attempt = held.attempt;
                     }
-                    (record, lasts.max(u64::try_from(seen.left).unwrap_or(0)))
+                    record.token = held.token;
+                    record.turns = held.turns;
+                    record.since = held.since;
+                    end = lasts.max(u64::try_from(seen.left).unwrap_or(0));
                 }
-                Some(None) => return Ok((turn.nth(), self.refused(claim, &seen))),
-            };
-            let token = record.token;
-            let ahead = token.get().saturating_sub(seen.now).div_ceil(1_000_000);
-            let kept = KEPT + 1 + ahead;
+            }
+            let last = record.token.get() + u64::from(record.turns);
+            let kept = KEPT + 1 + last.saturating_sub(seen.now).div_ceil(1_000_000);
             let write = [
                 command("SET", &[&lock, &record.text(), "PX", &end.to_string()]),
                 command("EXPIRE", &[FENCE, &kept.to_string()]),
+                waits_no_more(claim, &lock),
             ];
             let sent = Moment::now();
             if turn.execute(&write).await?.is_some() {
                 let place = self.inbox.place(claim.id, &lock);
-                let grant = Grant::new(place, token, Validity::since(sent, ttl(claim)));
+                let validity = Validity::since(sent, ttl(claim));
+                let grant = Grant::new(place, record.token, validity).turns(record.turns);
                 return Ok((turn.nth(), Claimed::Granted(grant)));
             }
         }
         Err(contended())
     }
 
-    fn record(&self, claim: &Claim, token: FencingToken, since: u64, asked: Moment) -> Record {
-        Record {
-            token,
-            since,
-            attempt: attempt(asked),
-            channel: self.inbox.channel.clone(),
-            label: claim.label.to_string(),
-            id: claim.id,
-        }
-    }
-
-    /// The answer to a claim of a lock that is held.
-    fn refused(&self, claim: &Claim, seen: &Seen) -> Claimed {
-        let who = seen
-            .holder
-            .as_ref()
-            .map(|holder| holder.contention(seen.now / 1000));
+    /// The answer to a claim of a lock that is held. A claim that waits says so in the store.
+    async fn refused(&self, claim: &Claim, lock: &str, seen: &Seen) -> Result<Claimed> {
+        let now = seen.now / 1000;
+        let who = seen.holder.as_ref().map(|holder| holder.contention(now));
         let who = who.unwrap_or_default();
         if claim.policy == WaitPolicy::Try {
-            return Claimed::Busy(who);
+            return Ok(Claimed::Busy(who));
         }
-        let place = self.inbox.place(claim.id, &self.names.lock(&claim.name));
-        Claimed::Waiting(Waiting::new(place, who).retry_after(retry_after(seen.left)))
+        let key = waiters_of(lock);
+        let ms = ttl(claim).as_millis() as u64;
+        let mut says = redis::pipe();
+        says.cmd("HSETNX")
+            .arg(&key)
+            .arg(since_of(claim.id))
+            .arg(now);
+        let value = format!("{} {}", now + ms, claim.label);
+        says.cmd("HSET")
+            .arg(&key)
+            .arg(claim.id.to_string())
+            .arg(value);
+        says.cmd("PEXPIRE").arg(&key).arg(ms);
+        let connection = self.connection()?;
+        for answer in connection.send(&says).await? {
+            connection.refusal(answer)?;
+        }
+        let place = self.inbox.place(claim.id, lock);
+        let waiting = Waiting::new(place, who).retry_after(retry_after(seen.left));
+        Ok(Claimed::Waiting(waiting))
     }
 
-    /// Renews these leases. A waiter has no place in the store, and nothing of it can end.
+    /// Renews these leases. That of a waiter is renewed whenever it asks again.
     pub(crate) async fn renew(&self, leases: &[LeaseRef]) -> Vec<Renewal> {
         let mut renewals = Vec::with_capacity(leases.len());
         let mut holds = Vec::new();
@@ -260,8 +287,10 @@ impl Plain {
 
     pub(crate) async fn release(&self, claim: &Claim) -> Result<()> {
         let lock = self.names.lock(&claim.name);
+        let mut look = look(&lock);
+        look.add_command(waits_no_more(claim, &lock));
         let mine = |holder: &Holder| holder.of_claim(claim.id).map(|_| Vec::new());
-        self.delete(&lock, mine).await.map(drop)
+        self.delete(&lock, &look, mine).await.map(drop)
     }
 
     /// Ends the hold with this token. Holds of clients with scripts, and of other tools, are not
@@ -274,7 +303,7 @@ impl Plain {
         let lock = self.names.lock(name);
         let mut refused = false;
         let its = |holder: &Holder| match holder {
-            Holder::Plain(record) if record.token == token => {
+            Holder::Plain(record) if record.has(token) => {
                 let told = format!("evicted {}", record.id);
                 Some(vec![command("PUBLISH", &[&record.channel, &told])])
             }
@@ -284,7 +313,7 @@ impl Plain {
             }
             _ => None,
         };
-        let evicted = self.delete(&lock, its).await?;
+        let evicted = self.delete(&lock, &look(&lock), its).await?;
         if refused {
             let what = "the holder uses scripts, and waiters may stand behind it: end its hold from a client that uses them too";
             return Err(Error::new(ErrorKind::Unsupported, what));
@@ -297,11 +326,12 @@ impl Plain {
     async fn delete(
         &self,
         lock: &str,
+        look: &Pipeline,
         mut which: impl FnMut(&Holder) -> Option<Vec<Cmd>>,
     ) -> Result<bool> {
         for _ in 0..TRIES {
             let turn = self.turns.next(self.connection()?).await?;
-            let seen = see(&turn, lock).await?;
+            let seen = read(turn.watch(&[lock.to_owned()], look).await?)?;
             let Some(mut commands) = seen.holder.and_then(|holder| which(&holder)) else {
                 return Ok(false);
             };
@@ -313,16 +343,29 @@ impl Plain {
         Err(contended())
     }
 
-    /// The holder. Waiters have no place in the store.
     pub(crate) async fn inspect(&self, name: &Name) -> Result<LockQueue> {
         let connection = self.connection()?;
-        let answers = connection.send(&look(&self.names.lock(name))).await?;
-        let each = answers.into_iter();
-        let answers = each.map(|answer| connection.refusal(answer));
-        let seen = read(answers.collect::<Result<Vec<_>>>()?)?;
+        let lock = self.names.lock(name);
+        let mut look = look(&lock);
+        look.cmd("HGETALL").arg(waiters_of(&lock));
+        let mut answers = Vec::new();
+        for answer in connection.send(&look).await? {
+            answers.push(connection.refusal(answer)?);
+        }
+        let fields: BTreeMap<String, String> =
+            from_redis_value(answers.last().cloned().unwrap_or_default())
+                .map_err(|_| junk("an answer"))?;
+        let seen = read(answers)?;
         let holder = seen.holder.map(|holder| holder.shown(seen.left));
-        Ok(LockQueue::new(Vec::from_iter(holder), Vec::new()))
+        let waiting = waiters(&fields, seen.now / 1000);
+        Ok(LockQueue::new(Vec::from_iter(holder), waiting))
     }
+}
+
+/// Takes back what a claim may have said while it waited.
+fn waits_no_more(claim: &Claim, lock: &str) -> Cmd {
+    let id = claim.id.to_string();
+    command("HDEL", &[&waiters_of(lock), &id, &since_of(&id)])
 }
 
 fn command(name: &str, args: &[&str]) -> Cmd {
@@ -352,9 +395,10 @@ fn look(lock: &str) -> Pipeline {
     questions
 }
 
-/// Reads the answers to them.
-fn read(answers: Vec<Value>) -> Result<Seen> {
+/// Reads the answers to them, which may be followed by others.
+fn read(mut answers: Vec<Value>) -> Result<Seen> {
     let unknown = || junk("an answer");
+    answers.truncate(3);
     let [time, value, left] = <[Value; 3]>::try_from(answers).map_err(|_| unknown())?;
     let (seconds, micros): (u64, u64) = from_redis_value(time).map_err(|_| unknown())?;
     let value: Option<Vec<u8>> = from_redis_value(value).map_err(|_| unknown())?;
@@ -365,21 +409,23 @@ fn read(answers: Vec<Value>) -> Result<Seen> {
     })
 }
 
-/// Draws the next token. Where there is none yet, or no more, tokens begin at the server's clock, as
-/// those of the scripts do. The lock is watched already: a token that is drawn for it before another
-/// client's is never granted after that.
-async fn draw(turn: &Turn<'_>, now: u64) -> Result<FencingToken> {
+/// Draws so many of the next tokens, and returns the first. Where there is none yet, tokens begin at
+/// the server's clock, as those of the scripts do. The lock is watched already: a token that is drawn
+/// for it before another client's is never granted after that.
+async fn draw(turn: &Turn<'_>, turns: u32, now: u64) -> Result<FencingToken> {
     let mut requests = redis::pipe();
     let first = requests.cmd("SET").arg(FENCE).arg(now).arg("NX");
     first.arg("EX").arg(KEPT + 1);
-    requests.cmd("INCR").arg(FENCE);
-    let number = turn.ask(&requests).await.map_err(|e| match e.kind() {
+    requests.cmd("INCRBY").arg(FENCE).arg(turns);
+    let last = turn.ask(&requests).await.map_err(|e| match e.kind() {
         ErrorKind::Internal => no_number(),
         _ => e,
     })?;
-    let number = number.into_iter().nth(1).unwrap_or_default();
-    match from_redis_value::<u64>(number) {
-        Ok(number) if number < MOST => Ok(FencingToken::new(number)),
+    let last = last.into_iter().nth(1).unwrap_or_default();
+    match from_redis_value::<u64>(last) {
+        Ok(last) if (u64::from(turns)..MOST).contains(&last) => {
+            Ok(FencingToken::new(last + 1 - u64::from(turns)))
+        }
         _ => Err(no_number()),
     }
 }
@@ -420,7 +466,7 @@ pub(crate) fn guarantees() -> Guarantees {
 }
 
 const NOTES: &str = "\
-Without scripts (scripts=off): exclusive locks alone. Waiters stand in no queue, ask again about every tenth of a second, and may be passed for ever. \
+Without scripts (scripts=off): exclusive locks alone. Waiters have no order, ask again about every tenth of a second, and may be passed for ever. \
 Exclusion holds while the server keeps its data and its clock: after an asynchronous failover, a restart without \
 persistence, an eviction or a step of its clock, two may hold at once, and only the token tells them apart. Clients with scripts and \
 SET-NX-PX clients are excluded.";

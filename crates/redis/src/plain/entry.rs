@@ -1,5 +1,7 @@
 //! The value of a lock as plain mode writes it, and as it reads the values of others.
 
+use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::time::{Duration, SystemTime};
 
 use crate::link::{Fields, shortened};
@@ -15,6 +17,8 @@ const MARK: &str = "leasehold-plain ";
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Record {
     pub(super) token: FencingToken,
+    /// The number of tokens from this one on that are the hold's.
+    pub(super) turns: u32,
     /// In milliseconds of the server's clock.
     pub(super) since: u64,
     /// The client's microsecond of the request that wrote the label.
@@ -29,13 +33,20 @@ impl Record {
     pub(super) fn text(&self) -> String {
         let Record {
             token,
+            turns,
             since,
             attempt,
             channel,
             label,
             id,
         } = self;
-        format!("{MARK}{token} {since} {attempt} {channel} {label} {id}")
+        format!("{MARK}{token} {turns} {since} {attempt} {channel} {label} {id}")
+    }
+
+    /// Returns whether this token is one of the hold's.
+    pub(super) fn has(&self, token: FencingToken) -> bool {
+        let turn = token.get().checked_sub(self.token.get());
+        turn.is_some_and(|turn| turn < u64::from(self.turns))
     }
 
     fn read(text: &str) -> Option<Record> {
@@ -43,6 +54,7 @@ impl Record {
         let mut fields = Fields::of(fields);
         Some(Record {
             token: fields.token().ok()?,
+            turns: fields.value().ok()?,
             since: fields.value().ok()?,
             attempt: fields.value().ok()?,
             channel: fields.word().to_owned(),
@@ -124,6 +136,43 @@ impl Holder {
     }
 }
 
+/// An exclusive participant, since this millisecond of the server's clock.
+fn participant(since: u64, label: &str) -> Participant {
+    let since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(since));
+    let shown = Participant::new(label).mode(Mode::Exclusive);
+    since.into_iter().fold(shown, Participant::since)
+}
+
+/// The key in which the waiters of this lock say that they wait: a hash that only `inspect` reads.
+pub(super) fn waiters_of(lock: &str) -> String {
+    format!("{{{lock}}}:p")
+}
+
+/// The field with the time since which this claim waits.
+pub(super) fn since_of(id: impl Display) -> String {
+    format!("s:{id}")
+}
+
+/// The waiters in such a hash at this time of the server, the oldest first: each has a field with its
+/// deadline and its label, and another one with the time since which it waits.
+pub(super) fn waiters(fields: &BTreeMap<String, String>, now: u64) -> Vec<Participant> {
+    let mut all = Vec::new();
+    for (id, value) in fields.iter().filter(|(id, _)| !id.starts_with("s:")) {
+        let mut value = Fields::of(value);
+        let is_alive = value.value::<u64>().is_ok_and(|deadline| deadline > now);
+        let since = fields
+            .get(&since_of(id))
+            .and_then(|since| since.parse().ok());
+        if is_alive {
+            all.push((since.unwrap_or(now), value.text()));
+        }
+    }
+    all.sort_unstable();
+    let each = all.into_iter();
+    each.map(|(since, label)| participant(since, label))
+        .collect()
+}
+
 /// What is shown in place of the labels of several holders, which are in keys that only scripts
 /// read.
 const SHARERS: &str = "several clients that use scripts";
@@ -152,6 +201,7 @@ mod tests {
     fn record(label: &str) -> Record {
         Record {
             token: FencingToken::new(1_795_983_320_458_776),
+            turns: 64,
             since: 1_795_983_320_458,
             attempt: 17,
             channel: "leasehold:x".into(),
@@ -175,6 +225,36 @@ mod tests {
             assert_eq!(read.of_claim(record.id), Some(&record), "{label:?}");
             assert_eq!(read.of_claim(ClaimId::fresh()), None);
         }
+    }
+
+    #[test]
+    fn each_turn_of_a_hold_is_its_own() {
+        let record = record("");
+        let token = record.token.get();
+        for (turn, is_its) in [
+            (token - 1, false),
+            (token, true),
+            (token + 63, true),
+            (token + 64, false),
+        ] {
+            assert_eq!(record.has(FencingToken::new(turn)), is_its, "{turn}");
+        }
+    }
+
+    #[test]
+    fn waiters_are_those_whose_time_is_not_over() {
+        let fields = [
+            ("a", "200 late"),
+            ("s:a", "50"),
+            ("b", "200 soon"),
+            ("s:b", "40"),
+            ("c", "100 gone"),
+            ("d", "junk"),
+        ];
+        let fields = fields.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let waiting = waiters(&BTreeMap::from(fields), 100);
+        let labels: Vec<_> = waiting.into_iter().filter_map(|it| it.label).collect();
+        assert_eq!(labels, ["soon", "late"]);
     }
 
     #[test]

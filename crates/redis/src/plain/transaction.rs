@@ -85,9 +85,9 @@ impl Turn<'_> {
         let mut requests = Pipeline::with_capacity(questions.len() + 2);
         requests.cmd("UNWATCH");
         requests.cmd("WATCH").arg(keys);
-        questions
-            .cmd_iter()
-            .for_each(|question| drop(requests.add_command(question.clone())));
+        for question in questions.cmd_iter() {
+            requests.add_command(question.clone());
+        }
         let mut answers = self.ask(&requests).await?;
         Ok(answers.split_off(2))
     }

@@ -44,16 +44,20 @@ const PLAIN_USER: &str = "app on >pw ~* &leasehold:* +@read +@write +@pubsub +@c
 
 impl World {
     pub async fn without_scripts() -> Arc<dyn Harness> {
+        let server = World::server_without_scripts().await;
+        Arc::new(World::Plain(Arc::new(server)))
+    }
+
+    async fn server_without_scripts() -> Redis {
         let user = ["--user"].into_iter().chain(PLAIN_USER.split(' '));
         let options = RedisOptions {
             persistent: true,
             extra: user.map(str::to_owned).collect(),
             ..RedisOptions::default()
         };
-        let server = Redis::start_with(&options)
+        Redis::start_with(&options)
             .await
-            .expect("a private redis-server");
-        Arc::new(World::Plain(Arc::new(server)))
+            .expect("a private redis-server")
     }
 
     pub async fn private_one() -> Arc<dyn Harness> {
@@ -205,7 +209,7 @@ impl Harness for World {
                 ],
                 "nothing is pushed, conditions are scripts, and a verb is a transaction of several requests",
             )
-            .lacks(&[Fair], "waiters stand in no queue")
+            .lacks(&[Fair], "waiters have no order")
             .lacks(&[Shared, Permits, Downgrade], "a lock is one exclusive hold")
             .lacks(&[AtomicMulti], "one transaction takes one name")
             .lacks(&[MinHold], "the client that holds keeps it")
@@ -223,7 +227,7 @@ impl Harness for World {
                 }
                 able.lacks(&[AtomicMulti], "names are in different slots")
                     .lacks(
-                        &[Need::Raise, Need::Floor],
+                        &[Raise, Floor],
                         "each slot numbers its holds by itself",
                     )
             }
@@ -257,8 +261,14 @@ impl Harness for World {
     }
 
     async fn misled_client(&self) -> (Arc<dyn Backend>, Arc<dyn leasehold_conformance::Detour>) {
-        let other = Redis::start().await.expect("another Redis");
-        let url = other.url();
+        let other = match self {
+            World::Plain(_) => World::server_without_scripts().await,
+            _ => Redis::start().await.expect("another Redis"),
+        };
+        let url = match self {
+            World::Plain(_) => self.url(Some(other.addr())),
+            _ => other.url(),
+        };
         let elsewhere = Arc::new(connected(|| RedisStore::connect(&url)).await);
         let ways = vec![[self.server().addr().to_owned(), other.addr().to_owned()]];
         let way = Detour::between(ways, elsewhere, other)

@@ -124,7 +124,7 @@ async fn a_user_needs_what_the_page_says_and_is_told_what_is_missing() {
             ("-watch", &["+watch"]),
             ("-unwatch", &["+unwatch"]),
             ("-exec", &["+exec"]),
-            ("-incr -pexpire", &["+incr", "+pexpire"]),
+            ("-incrby -pexpire", &["+incrby", "+pexpire"]),
             ("-publish", &["+publish"]),
             ("resetkeys ~app:* ~{app:*", &["~{}:f"]),
             ("resetchannels", &["&leasehold:*"]),
@@ -132,7 +132,7 @@ async fn a_user_needs_what_the_page_says_and_is_told_what_is_missing() {
             let refused = of_user(&server, &format!("{DOCUMENTED} {rights}"), &off).await;
             told(refused, Denied, words);
         }
-        for command in ["MULTI", "WATCH", "INCR"] {
+        for command in ["MULTI", "WATCH", "INCRBY"] {
             let server = without(&[command]).await;
             let refused = Redis::connect(&format!("{}?{OFF}", server.url())).await;
             told(refused, Unsupported, &["lacks the command", command]);
