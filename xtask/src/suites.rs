@@ -128,6 +128,7 @@ pub(crate) const WHOLE_ONLY: &[(&str, &str)] = &[
 pub(crate) const SLICES: &[(&str, &str, &[&str])] = &[
     ("leasehold-redis", "conformance_sentinel", SLICE),
     ("leasehold-redis", "conformance_cluster", SLICE),
+    ("leasehold-redis", "conformance_plain", SLICE),
     ("leasehold-etcd", "conformance_cluster", SLICE),
     ("leasehold-postgres", "conformance_listen", SLICE),
     ("leasehold-zookeeper", "conformance_ensemble", SLICE),

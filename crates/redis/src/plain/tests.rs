@@ -4,32 +4,40 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold_core::{Error, ErrorKind};
+use leasehold_core::backend::{Claim, Mode, Renewal, WaitPolicy};
+use leasehold_core::{Error, ErrorKind, FencingToken};
 use leasehold_testbed::RedisLike;
-use leasehold_testbed::verbs::{bounded, until};
+use leasehold_testbed::verbs::{TTL, bounded, lease, until};
 use redis::Client;
 
+use super::entry::Record;
 use super::transaction::Turns;
-use super::{command, retry_after};
-use crate::link::{Connection, Inbox, Server};
+use super::{Plain, command, retry_after};
+use crate::client::nodes::Nodes;
+use crate::link::{Connection, Inbox, Names, Server};
 
 /// The words of each request so far, with `HELLO` at the beginning of each connection.
 type Asked = Arc<Mutex<Vec<String>>>;
 
 async fn imitation() -> (RedisLike, Asked) {
+    imitation_with(String::new(), -2).await
+}
+
+/// Each key has this value, and so much of its lease left. No transaction is executed.
+async fn imitation_with(value: String, left: i64) -> (RedisLike, Asked) {
     let asked = Asked::default();
     let keeps = asked.clone();
     let server = RedisLike::answering(move |words| {
         keeps.lock().unwrap().push(words.join(" "));
-        let line = match words[0].as_str() {
-            "UNWATCH" | "WATCH" | "SET" | "MULTI" => "+OK",
-            "GET" => "+QUEUED",
-            "EXEC" => "_",
-            "DEL" => ":1",
-            "PTTL" => ":-2",
+        Some(match words[0].as_str() {
+            "UNWATCH" | "WATCH" | "SET" | "MULTI" => "+OK".to_owned(),
+            "GET" | "PEXPIRE" => "+QUEUED".to_owned(),
+            "MGET" => format!("*1\r\n${}\r\n{value}", value.len()),
+            "EXEC" => "_".to_owned(),
+            "DEL" => ":1".to_owned(),
+            "PTTL" => format!(":{left}"),
             _ => return None,
-        };
-        Some(line.to_owned())
+        })
     });
     (server.await.unwrap(), asked)
 }
@@ -110,6 +118,41 @@ async fn transactions_take_turns_and_one_that_is_dropped_leaves_nothing_watched(
         turn.watch(&["y".into()], &question).await.unwrap();
         let sent = since_connected(&asked);
         assert_eq!(sent[sent.len() - 2..], ["UNWATCH", "WATCH y"], "{sent:?}");
+    })
+    .await;
+}
+
+/// What is read is read in steps, and only `EXEC` says that nothing has changed since the first.
+#[tokio::test]
+async fn a_renewal_believes_only_what_was_executed() {
+    bounded(async {
+        let token = FencingToken::new(7);
+        let claim = Claim::new("x", Mode::Exclusive, WaitPolicy::Fair, TTL, "me");
+        let record = Record {
+            token,
+            turns: 1,
+            since: 1,
+            attempt: 1,
+            channel: "leasehold:x".into(),
+            label: "me".into(),
+            id: claim.id,
+        };
+        // The lease ended between the two questions; it is long enough, or is to be extended.
+        for (left, is_lost) in [(-2, true), (600_000, false), (10, false)] {
+            let (server, _) = imitation_with(record.text(), left).await;
+            let plain = Plain {
+                nodes: Arc::new(Nodes::One(connection(&server).await)),
+                names: Names::new("", &["l"]).unwrap(),
+                inbox: Inbox::new(false),
+                turns: turns(),
+            };
+            let renewals = plain.renew(&[lease(&claim, token)]).await;
+            match &renewals[..] {
+                [Renewal::Lost(_)] if is_lost => {}
+                [Renewal::Unknown(e)] if !is_lost => assert_eq!(e.kind(), ErrorKind::Unavailable),
+                other => panic!("{left}: {other:?}"),
+            }
+        }
     })
     .await;
 }
