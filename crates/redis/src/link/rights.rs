@@ -5,7 +5,7 @@
 use std::sync::LazyLock;
 
 use leasehold_core::{Error, ErrorKind, Result};
-use redis::{RedisError, Value, from_redis_value};
+use redis::{Value, from_redis_value};
 
 use crate::link::connection::Connection;
 use crate::link::error::{
@@ -65,7 +65,7 @@ pub(crate) async fn forbids_scripts(connection: &Connection) -> bool {
     let answers = connection.send(&scripts).await.unwrap_or_default();
     answers.iter().any(|answer| match answer {
         Value::ServerError(e) => {
-            let why = RedisError::from(e.clone()).to_string();
+            let why = format!("{} {}", e.code(), e.details().unwrap_or_default());
             matches!(phrase_in(&why), Some("UNKNOWN" | "NOPERM")) && !why.contains("in script")
         }
         _ => false,

@@ -193,7 +193,7 @@ impl Turn<'_> {
             let Value::ServerError(e) = answer else {
                 continue;
             };
-            let why = redis::RedisError::from(e.clone()).to_string();
+            let why = format!("{} {}", e.code(), e.details().unwrap_or_default());
             lines.push(format!("{name}\n{why}"));
             lines.push(format!("~{key}\n{why}"));
             first = first.or(Some(answer.clone()));
