@@ -11,9 +11,9 @@ use leasehold_core::{Error, ErrorKind};
 use redis::{ErrorKind as Kind, RedisError, Value};
 
 /// Phrases of servers, proxies and scripts behind a code that says too little, and the code that
-/// each stands for. The phrases of scripts are those of Redis before 7, of 7.0, and of 7.2 and
-/// later.
-const PHRASES: [(&str, &str); 30] = [
+/// each stands for. The phrases of scripts are those of Redis before 7, of 7.0, of 7.2 and later,
+/// and of Valkey.
+const PHRASES: [(&str, &str); 31] = [
     (NO_HOST, "NOHOST"),
     ("WRONGTYPE", "WRONGTYPE"),
     ("READONLY", "READONLY"),
@@ -38,6 +38,7 @@ const PHRASES: [(&str, &str); 30] = [
     ("invalid password", "WRONGPASS"),
     ("unknown command", "UNKNOWN"),
     ("Unknown Redis command", "UNKNOWN"),
+    ("Unknown command called from script", "UNKNOWN"),
     ("nknown redis command", "UNKNOWN"),
     ("unsupported", "UNKNOWN"),
     ("not supported", "UNKNOWN"),

@@ -146,6 +146,7 @@ mod tests {
         assert_eq!(told(&harmless), None);
         for (line, words) in [
             ("hset\nERR Unknown Redis command called from script", "HSET"),
+            ("hset\nERR Unknown command called from script", "HSET"),
             (
                 "hset\nERR script tried accessing undeclared key",
                 "name all their keys",

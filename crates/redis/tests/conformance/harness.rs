@@ -37,10 +37,10 @@ pub enum World {
 }
 
 /// The documented rights.
-const USER: &str = "app on >pw ~* &leasehold:* +@scripting +@read +@write +@pubsub +@connection +time +info +config|get";
+const USER: &str = "app on >pw ~* resetchannels &leasehold:* +@scripting +@read +@write +@pubsub +@connection +time +info +config|get";
 
 /// The documented rights without scripts.
-const PLAIN_USER: &str = "app on >pw ~* &leasehold:* +@read +@write +@pubsub +@connection +@transaction +time +info +config|get -@scripting";
+const PLAIN_USER: &str = "app on >pw ~* resetchannels &leasehold:* +@read +@write +@pubsub +@connection +@transaction +time +info +config|get -@scripting";
 
 impl World {
     pub async fn without_scripts() -> Arc<dyn Harness> {

@@ -9,7 +9,7 @@ use leasehold_testbed::{Proxy, RedisOptions};
 use ErrorKind::{Denied, Invalid, Lost, Unsupported};
 
 /// As the store's page has them, for locks with the prefix `app:`.
-const DOCUMENTED: &str = "~app:* ~{app:* ~{}:f &leasehold:* -@all +@read +@write +@pubsub +@connection +@transaction +time +info \
+const DOCUMENTED: &str = "~app:* ~{app:* ~{}:f resetchannels &leasehold:* -@all +@read +@write +@pubsub +@connection +@transaction +time +info \
     +config|get -@scripting";
 
 const OFF: &str = "timeout=10000&scripts=off";
