@@ -126,7 +126,7 @@ pub(crate) fn test() -> Outcome {
 
 /// The suites that run against this other version of their server too.
 fn on_server(server: &Server, suites: &[Binary]) -> Vec<Suite> {
-    let is_due = |binary: &&Binary| servers::SUITES.contains(&(&*binary.package, &*binary.target));
+    let is_due = |binary: &&Binary| server.is_for(&binary.package, &binary.target);
     let on = |binary: &Binary| {
         let mut suite = suite(binary);
         suite.name = format!("{} on {}", suite.name, server.name);
