@@ -40,7 +40,14 @@ const NO_KEY: i64 = -2;
 /// ahead of the server's clock.
 const TURNS: u32 = 64;
 /// The seconds for which the greatest token is kept, beyond its own value.
-const KEPT: u64 = 7200;
+const KEPT: u64 = 7201;
+/// How often a claim takes the server's clock as its token, or the next one above the greatest, for
+/// which that is watched. Claims of other names change it: after so many tries a claim draws the next
+/// one in any case, if it is not further behind the clock than `LATE`, in microseconds.
+const EXACT_TRIES: usize = 2;
+const LATE: u64 = 100_000;
+/// How many microseconds the greatest token may be ahead of the clock where a hold has several.
+const BLOCKS: u64 = 5000;
 
 /// The verbs without scripts.
 pub(crate) struct Plain {
@@ -121,10 +128,28 @@ impl Plain {
         }
         let lock = self.names.lock(&claim.name);
         let lasts = ttl(claim).as_millis() as u64;
+        let watched = [lock.clone(), FENCE.to_owned()];
+        let mut look = look(&lock);
+        look.cmd("GET").arg(FENCE);
+        let mut exactly = EXACT_TRIES;
         for _ in 0..TRIES {
             let turn = self.turns.next(self.connection()?).await?;
             let asked = Moment::now();
-            let seen = see(&turn, &lock).await?;
+            let is_exact = exactly > 0;
+            let watched = if is_exact {
+                &watched[..]
+            } else {
+                &watched[..1]
+            };
+            let mut answers = turn.watch(watched, &look).await?;
+            let fence = fence(answers.pop());
+            let seen = read(answers)?;
+            let is_late = fence.is_none_or(|fence| fence + LATE < seen.now);
+            if !is_exact && is_late && seen.holder.is_none() {
+                exactly = 1;
+                continue;
+            }
+            exactly = exactly.saturating_sub(1);
             let mut record = Record {
                 token: FencingToken::new(0),
                 turns: claim.turns().min(TURNS),
@@ -136,7 +161,15 @@ impl Plain {
             };
             let mut end = lasts;
             match &seen.holder {
-                None => record.token = draw(&turn, record.turns, seen.now).await?,
+                None if is_exact => {
+                    let last = fence.unwrap_or(0);
+                    let token = seen.now.max(last + 1);
+                    record.token = FencingToken::new(token);
+                    if token - seen.now > BLOCKS {
+                        record.turns = 1;
+                    }
+                }
+                None => record.token = draw(&turn, record.turns).await?,
                 Some(holder) => {
                     let Some(held) = holder.of_claim(claim.id) else {
                         let nth = turn.nth();
@@ -154,13 +187,20 @@ impl Plain {
                     end = lasts.max(u64::try_from(seen.left).unwrap_or(0));
                 }
             }
-            let last = record.token.get() + u64::from(record.turns);
-            let kept = KEPT + 1 + last.saturating_sub(seen.now).div_ceil(1_000_000);
-            let write = [
+            let mut write = vec![
                 command("SET", &[&lock, &record.text(), "PX", &end.to_string()]),
-                command("EXPIRE", &[FENCE, &kept.to_string()]),
                 waits_no_more(claim, &lock),
             ];
+            let last = record.token.get() + u64::from(record.turns) - 1;
+            let kept = KEPT + last.saturating_sub(seen.now).div_ceil(1_000_000);
+            let kept = kept.to_string();
+            match (&seen.holder, is_exact) {
+                (None, true) => {
+                    write.push(command("SET", &[FENCE, &last.to_string(), "EX", &kept]));
+                }
+                (None, false) => write.push(command("EXPIRE", &[FENCE, &kept])),
+                (Some(_), _) => {}
+            }
             let sent = Moment::now();
             if turn.execute(&write).await?.is_some() {
                 let place = self.inbox.place(claim.id, &lock);
@@ -381,11 +421,6 @@ fn retry_after(left: i64) -> Duration {
     poll.min(left.saturating_add(Duration::from_millis(1)))
 }
 
-/// Watches this lock, and reads it.
-async fn see(turn: &Turn<'_>, lock: &str) -> Result<Seen> {
-    read(turn.watch(&[lock.to_owned()], &look(lock)).await?)
-}
-
 /// The questions about a lock.
 fn look(lock: &str) -> Pipeline {
     let mut questions = redis::pipe();
@@ -409,32 +444,22 @@ fn read(mut answers: Vec<Value>) -> Result<Seen> {
     })
 }
 
-/// Draws so many of the next tokens, and returns the first. Where there is none yet, tokens begin at
-/// the server's clock, as those of the scripts do. The lock is watched already: a token that is drawn
-/// for it before another client's is never granted after that.
-async fn draw(turn: &Turn<'_>, turns: u32, now: u64) -> Result<FencingToken> {
-    let mut requests = redis::pipe();
-    let first = requests.cmd("SET").arg(FENCE).arg(now).arg("NX");
-    first.arg("EX").arg(KEPT + 1);
-    requests.cmd("INCRBY").arg(FENCE).arg(turns);
-    let last = turn.ask(&requests).await.map_err(|e| match e.kind() {
-        ErrorKind::Internal => no_number(),
-        _ => e,
-    })?;
-    let last = last.into_iter().nth(1).unwrap_or_default();
-    match from_redis_value::<u64>(last) {
-        Ok(last) if (u64::from(turns)..MOST).contains(&last) => {
-            Ok(FencingToken::new(last + 1 - u64::from(turns)))
-        }
-        _ => Err(no_number()),
-    }
+/// The greatest token of all names, in the answer of its key. What is no number, or one that is too
+/// great to be counted with, does not count, as for the scripts.
+fn fence(answer: Option<Value>) -> Option<u64> {
+    let number = from_redis_value::<Option<u64>>(answer?).ok()??;
+    (number < MOST).then_some(number)
 }
 
-fn no_number() -> Error {
-    let what = format!(
-        "the key {FENCE}, the greatest token of all names, holds no such number: delete it, and tokens begin at the clock of the server"
-    );
-    Error::new(ErrorKind::Corrupt, what)
+/// Draws so many of the next tokens, and returns the first. The lock is watched already: a token that
+/// is drawn for it before another client's is never granted after that.
+async fn draw(turn: &Turn<'_>, turns: u32) -> Result<FencingToken> {
+    let mut requests = redis::pipe();
+    requests.cmd("INCRBY").arg(FENCE).arg(turns);
+    let last = turn.ask(&requests).await?.pop().unwrap_or_default();
+    let last: u64 = from_redis_value(last).map_err(|_| junk("the greatest token"))?;
+    let before = last.saturating_sub(u64::from(turns));
+    Ok(FencingToken::new(before + 1))
 }
 
 fn contended() -> Error {

@@ -329,20 +329,75 @@ async fn a_proxy_that_ignores_watch_is_refused() {
     .await;
 }
 
-/// A key of the tokens that is no number is not written over, and said.
+/// Tokens follow the clock of the server, so that they rise also when the last of them are lost. What
+/// stands in the place of the greatest one and is none is written over.
 #[tokio::test]
-async fn a_fence_that_is_no_number_is_said() {
+async fn tokens_are_at_the_clock_or_above_the_greatest() {
     bounded(async {
         let server = server().await;
         let store = plain(&server).await;
-        for junk in ["x", "9223372036854775807", "9100000000000000"] {
-            server.command(&["SET", "{}:f", junk]).await.unwrap();
-            let error = store.claim(&fair("x")).await.unwrap_err();
-            let says = error.to_string().contains("{}:f");
-            assert!(error.kind() == ErrorKind::Corrupt && says, "{error:?}");
+        let micros = || {
+            let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+            now.as_micros() as u64
+        };
+        for (fence, is_kept) in [
+            ("5", false),
+            ("x", false),
+            ("9100000000000000", false),
+            ("8000000000000000", true),
+        ] {
+            server.command(&["SET", "{}:f", fence]).await.unwrap();
+            let held = fair("x");
+            let before = micros();
+            let token = granted(&store, &held).await.token.get();
+            match is_kept {
+                true => assert_eq!(token, 8_000_000_000_000_001),
+                false => assert!((before..=micros()).contains(&token), "{fence}: {token}"),
+            }
+            store.release(&held, None).await.unwrap();
+            assert_eq!(
+                text(&server, &["GET", "{}:f"]).await,
+                Some(token.to_string())
+            );
         }
-        server.command(&["DEL", "{}:f"]).await.unwrap();
-        granted(&store, &fair("x")).await;
+    })
+    .await;
+}
+
+/// Claims of other names change the greatest token all the time: a claim does not begin anew for ever.
+#[tokio::test]
+async fn claims_of_other_names_keep_none_from_its_token() {
+    bounded(async {
+        let server = server().await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let url = format!("redis://{}?timeout=60000&scripts=off", proxy.addr());
+        let late = Redis::connect(&url).await.unwrap();
+        granted(&late, &claim("warm", WaitPolicy::Try, TTL, "")).await;
+        let other = client(&server).await;
+        // However slow the machine is, the greatest token is not behind the clock.
+        let ahead = ["SET", "{}:f", "8000000000000000"];
+        server.command(&ahead).await.unwrap();
+        let mine = fair("x");
+        let mut claiming = Box::pin(late.claim(&mine));
+        // Each time somebody else was granted a lock meanwhile.
+        for n in 0.. {
+            let held_back = proxy.hold_matching("EXEC");
+            let claimed = tokio::select! {
+                claimed = &mut claiming => Some(claimed),
+                () = held_back.sprung() => None,
+            };
+            if let Some(claimed) = claimed {
+                assert!(matches!(claimed.unwrap(), Claimed::Granted(_)));
+                assert_eq!(n, 3, "how often it was held back");
+                break;
+            }
+            granted(
+                &other,
+                &claim(&format!("other {n}"), WaitPolicy::Try, TTL, ""),
+            )
+            .await;
+            proxy.deliver_held();
+        }
     })
     .await;
 }
