@@ -19,6 +19,7 @@ mod lint;
 mod matrix;
 mod room;
 mod run;
+mod servers;
 mod setup;
 mod sim;
 mod suites;
@@ -37,8 +38,8 @@ type Chore = (&'static str, &'static str, fn() -> Outcome);
 const CHORES: [Chore; 18] = [
     (
         "setup",
-        "installs the servers and tools that tests need, by apt-get",
-        setup::setup,
+        "installs the servers and tools that tests need, by apt-get; with --all also other versions of Redis and Valkey, by pip",
+        setup::chore,
     ),
     (
         "tidy",

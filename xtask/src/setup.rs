@@ -6,7 +6,10 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::run::{self, Outcome};
+use crate::{
+    run::{self, Outcome},
+    servers::{self, SERVERS},
+};
 
 /// A file that must be there and the Debian package that brings it. A name without a folder is a program in `PATH`.
 const NEEDED: [(&str, &str); 16] = [
@@ -40,6 +43,19 @@ const WELL_KNOWN_TYPES: &str = "include/google/protobuf/descriptor.proto";
 const REDIS_PY: &str = "/usr/lib/python3/dist-packages/redis/lock.py";
 const KAZOO: &str = "/usr/lib/python3/dist-packages/kazoo/recipe/lock.py";
 
+/// The chore: installs what is missing, with `--all` also the servers of other versions.
+pub(crate) fn chore() -> Outcome {
+    setup()?;
+    if !env::args().any(|word| word == "--all") {
+        return Ok(());
+    }
+    servers::install()?;
+    for server in &SERVERS {
+        println!("{}: {}", server.name, server.path().display());
+    }
+    Ok(())
+}
+
 /// Installs what is missing. The tests start servers of their own on free ports: whether the packages start theirs does
 /// not matter.
 pub(crate) fn setup() -> Outcome {
@@ -47,10 +63,19 @@ pub(crate) fn setup() -> Outcome {
     if missing.is_empty() {
         return Ok(());
     }
-    let install: Vec<&str> = ["install", "-y", "--no-install-recommends"]
-        .into_iter()
-        .chain(missing)
-        .collect();
+    install(&missing)?;
+    match self::missing() {
+        still if still.is_empty() => Ok(()),
+        still => Err(format!(
+            "still missing after the installation: {}",
+            still.join(" ")
+        )),
+    }
+}
+
+/// Installs packages of Debian.
+pub(crate) fn install(packages: &[&str]) -> Outcome {
+    let install = [&["install", "-y", "--no-install-recommends"], packages].concat();
     let by_hand = format!("apt-get update && apt-get {}", install.join(" "));
     if !is_root()? {
         return Err(format!(
@@ -60,14 +85,7 @@ pub(crate) fn setup() -> Outcome {
     println!("setup: {by_hand}");
     run::run(apt(&["update"])).and_then(|()| run::run(apt(&install))).map_err(|error| {
         format!("{error}; where apt-get is not available, install the servers by other means and put them in PATH")
-    })?;
-    match self::missing() {
-        still if still.is_empty() => Ok(()),
-        still => Err(format!(
-            "still missing after the installation: {}",
-            still.join(" ")
-        )),
-    }
+    })
 }
 
 /// The protocol compiler that building etcd's client takes: `PROTOC`, or the one in `PATH`.

@@ -149,6 +149,7 @@ pub(crate) const SLICES: &[(&str, &str, &[&str])] = &[
     ("leasehold-redis", "conformance_cluster", SLICE),
     ("leasehold-redis", "conformance_declared", SCRIPTS),
     ("leasehold-redis", "conformance_resp2", &["waiting/"]),
+    ("leasehold-redis", "conformance_plain", SLICE),
     ("leasehold-etcd", "conformance_cluster", SLICE),
     ("leasehold-postgres", "conformance_listen", SLICE),
     ("leasehold-postgres", "conformance_deadpool", SLICE),

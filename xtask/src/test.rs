@@ -16,6 +16,7 @@ use crate::{
     matrix::Matrix,
     room::Room,
     run::{Outcome, cargo, lab, shown},
+    servers::{self, SERVERS, Server},
     setup,
     suites::{
         ALONE, BUILDS, BUILDS_AT_LAST, BUSY, BY_CARGO, FEW_SCHEDULES, LONG, PROOFS, SLICES,
@@ -110,15 +111,31 @@ pub(crate) fn test() -> Outcome {
     let rows = [row]
         .into_iter()
         .chain(together.iter().map(|binary| vec![suite(binary)]));
+    // Without the network the other suites run all the same.
+    let servers = if is_whole { servers::install() } else { Ok(()) };
+    let others = SERVERS.iter().filter(|_| is_whole && servers.is_ok());
+    let others = others.map(|server| on_server(server, &together));
     let mut run = Run::default();
-    run.side_by_side(rows.collect());
+    run.side_by_side(rows.chain(others).collect());
     let last = alone.iter().map(suite).chain(due(BUILDS_AT_LAST, is_whole));
     run.side_by_side(VecDeque::from([last.collect()]));
     if is_every_suite && !is_whole {
         run.again();
     }
     let matrix = run.matrix.judge();
-    summarize(&run.reports).and(matrix)
+    summarize(&run.reports).and(matrix).and(servers)
+}
+
+/// The suites that run against this other version of their server too.
+fn on_server(server: &Server, suites: &[Binary]) -> Vec<Suite> {
+    let is_due = |binary: &&Binary| server.is_for(&binary.package, &binary.target);
+    let on = |binary: &Binary| {
+        let mut suite = suite(binary);
+        suite.name = format!("{} on {}", suite.name, server.name);
+        suite.command.env(servers::VARIABLE, server.path());
+        suite
+    };
+    suites.iter().filter(is_due).map(on).collect()
 }
 
 /// Nothing is left out.

@@ -13,6 +13,7 @@ use crate::Redis;
 use crate::client::nodes::Nodes;
 use crate::client::replicas::{Baseline, Replicas};
 use crate::entry::{self, RAISES};
+use crate::plain::Plain;
 use crate::scripts::{CLAIM, CLAIM_ALL, FENCE, RAISE};
 
 /// The interval at which the first waiter polls a lock of another tool, whose release notifies no
@@ -62,6 +63,16 @@ impl Redis {
             }
             _ => Err(junk("the answer to a claim")),
         }
+    }
+
+    /// Claims without a script.
+    pub(crate) async fn claim_plain(&self, plain: &Plain, claim: &Claim) -> Result<Claimed> {
+        let replicas = self.replicas_now()?;
+        let (nth, claimed) = plain.claim(claim).await?;
+        if matches!(claimed, Claimed::Granted(_)) {
+            self.acknowledged(nth, replicas).await?;
+        }
+        Ok(claimed)
     }
 
     /// Claims all of these or none. They differ only in their names and ids.

@@ -34,6 +34,8 @@ pub struct Config {
     pub(crate) cluster: Option<Cluster>,
     /// The identity that the database has to have, if one is named.
     pub(crate) store_id: Option<StoreId>,
+    /// Whether the server runs scripts.
+    pub(crate) scripts: bool,
 }
 
 /// The settings of a Cluster beyond its first server.
@@ -46,7 +48,7 @@ pub(crate) struct Cluster {
 
 impl Config {
     /// Reads `redis://[:password@|user:password@]host[:port][/db]`, and after a `?` `timeout=ms`, `prefix=text`,
-    /// `store=id`, `min_replicas=n`, `min_replicas_timeout=ms`, joined by `&`. Any case of the scheme and
+    /// `store=id`, `scripts=off`, `min_replicas=n`, `min_replicas_timeout=ms`, joined by `&`. Any case of the scheme and
     /// `valkey` in place of `redis` mean the same.
     ///
     /// Or `redis+sentinel://[…@]sentinel[:port],sentinel[:port]…/master-name[/db]` with these
@@ -79,6 +81,11 @@ impl Config {
         let timeout = address.timeout()?;
         let store_id = address.store_id("redis")?;
         let prefix = address.take("prefix").unwrap_or_default();
+        let scripts = match address.take("scripts").as_deref() {
+            None | Some("on") => true,
+            Some("off") => false,
+            Some(_) => return Err(Error::new(ErrorKind::Invalid, "scripts is on or off")),
+        };
         let config = match kind {
             Kind::Sentinel => Config::of(server_of_sentinels(&mut address)?),
             Kind::Socket => {
@@ -99,7 +106,11 @@ impl Config {
             Kind::One => Config::of(the_one(servers(&mut address)?)?),
         };
         address.done()?;
-        let config = Config { store_id, ..config };
+        let config = Config {
+            store_id,
+            scripts,
+            ..config
+        };
         let config = config.timeout(timeout).prefix(prefix);
         Ok(config.min_replicas(least, Duration::from_millis(within.into())))
     }
@@ -166,6 +177,7 @@ impl Config {
             min_replicas: None,
             cluster: None,
             store_id: None,
+            scripts: true,
         }
     }
 
@@ -275,6 +287,22 @@ impl Config {
     #[must_use]
     pub fn store_id(mut self, id: StoreId) -> Config {
         self.store_id = Some(id);
+        self
+    }
+
+    /// Uses no scripts, for a server that forbids them: `scripts=off` in a URL. The store then keeps
+    /// exclusive locks alone, with fencing tokens, by `WATCH` and `MULTI`. Waiters stand in no queue
+    /// and ask again about every tenth of a second; readers, permits and conditions
+    /// ([`still_holds`](crate::Redis::still_holds)) are [`Unsupported`](ErrorKind::Unsupported), and
+    /// several names are taken one after the other.
+    ///
+    /// Programs with scripts and without them, and clients that do `SET NX PX`, exclude one another.
+    /// A Redis Cluster is [`Unsupported`](ErrorKind::Unsupported). An ACL user needs
+    /// `+@read +@write +@pubsub +@connection +@transaction +time`, and the keys and channels of
+    /// [`Redis`](crate::Redis).
+    #[must_use]
+    pub fn without_scripts(mut self) -> Config {
+        self.scripts = false;
         self
     }
 

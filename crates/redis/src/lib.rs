@@ -12,6 +12,7 @@ mod evict;
 mod fence;
 mod inspect;
 mod link;
+mod plain;
 #[cfg(feature = "redlock")]
 pub mod redlock;
 mod release;
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::link::{Inbox, Names, StoreMark};
+use crate::plain::Plain;
 use leasehold_core::backend::{
     Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Raises, Renewal, Subscription,
     TokenFloor, async_trait,
@@ -102,6 +104,8 @@ pub struct Redis {
     inbox: Inbox,
     releases: Releases,
     mark: Arc<StoreMark>,
+    /// The verbs without scripts, if the server runs none.
+    plain: Option<Plain>,
 }
 
 impl Redis {
@@ -113,6 +117,7 @@ impl Redis {
     /// * `timeout=ms` limits each request and each step of connecting (default 1000).
     /// * `prefix=text` stands before every key.
     /// * `store=id` is [`Config::store_id`].
+    /// * `scripts=off` is [`Config::without_scripts`], for a server that forbids scripts.
     /// * after `rediss://`, which is the same over TLS and needs the feature `tls`: `ca=file`, `cert=file` and `key=file`,
     ///   `server_name=name`, as `Tls` has them.
     /// * `min_replicas=n` and `min_replicas_timeout=ms` (default 100) wait for replicas: [`Config::min_replicas`].
@@ -151,12 +156,24 @@ impl Redis {
         let inbox = Inbox::new(config.min_replicas.is_some());
         let mark = StoreMark::pinned(config.store_id.clone(), names.mark());
         let mark = Arc::new(mark);
+        if !config.scripts && config.cluster.is_some() {
+            return Err(plain::no_cluster());
+        }
         let (nodes, warnings) = Nodes::connect(&config, &inbox, &mark).await?;
-        nodes.check(&NEEDS, FENCE, &names).await?;
         let nodes = Arc::new(nodes);
-        if config.min_replicas.is_some() && !nodes.has_pushes() {
-            let what = "min_replicas is for a server that speaks RESP3";
-            return Err(Error::new(ErrorKind::Unsupported, what));
+        if !nodes.has_pushes() {
+            if config.min_replicas.is_some() {
+                return Err(needs_resp3("min_replicas"));
+            }
+            if !config.scripts {
+                return Err(needs_resp3("scripts=off"));
+            }
+        }
+        let mut plain = None;
+        if !config.scripts {
+            plain = Some(Plain::on(&nodes, &names, &inbox, &config).await?);
+        } else if let Err(e) = nodes.check(&NEEDS, FENCE, &names).await {
+            return Err(nodes.or_without_scripts(e).await);
         }
         let replicas = Replicas::open(&config).await?;
         let releases = Redis::releases(&nodes, &names, &inbox);
@@ -168,8 +185,11 @@ impl Redis {
             inbox,
             releases,
             mark,
+            plain,
         };
-        redis.check().await?;
+        if redis.plain.is_none() {
+            redis.check().await?;
+        }
         Ok(redis)
     }
 
@@ -206,6 +226,15 @@ impl Redis {
     }
 }
 
+impl Redis {
+    /// Refuses what takes a script, and what the guarantees without scripts do not promise.
+    fn uses_scripts(&self) -> Result<()> {
+        self.plain
+            .as_ref()
+            .map_or(Ok(()), |_| Err(plain::no_script()))
+    }
+}
+
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Redis({:?}, {:?})", self.nodes, self.names)
@@ -215,15 +244,23 @@ impl fmt::Debug for Redis {
 #[async_trait]
 impl Backend for Redis {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        self.claim(claim).await
+        match &self.plain {
+            None => self.claim(claim).await,
+            // Boxed: it is larger, and unboxed it would enlarge every call's future.
+            Some(plain) => Box::pin(self.claim_plain(plain, claim)).await,
+        }
     }
 
     async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
+        self.uses_scripts()?;
         self.claim_all(claims).await
     }
 
     async fn renew(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
-        Ok(self.renew(leases).await)
+        Ok(match &self.plain {
+            None => self.renew(leases).await,
+            Some(plain) => Box::pin(plain.renew(leases)).await,
+        })
     }
 
     /// A multiple of the leases that one script renews.
@@ -232,7 +269,10 @@ impl Backend for Redis {
     }
 
     async fn release(&self, claim: &Claim, _place: Option<&Place>) -> Result<()> {
-        self.release(claim).await
+        match &self.plain {
+            None => self.release(claim).await,
+            Some(plain) => Box::pin(plain.release(claim)).await,
+        }
     }
 
     async fn release_after(
@@ -241,11 +281,15 @@ impl Backend for Redis {
         _place: Option<&Place>,
         rest: Duration,
     ) -> Result<()> {
+        self.uses_scripts()?;
         self.release_after(claim, rest).await
     }
 
     async fn inspect(&self, name: &Name) -> Result<LockQueue> {
-        self.inspect(name).await
+        match &self.plain {
+            None => self.inspect(name).await,
+            Some(plain) => Box::pin(plain.inspect(name)).await,
+        }
     }
 
     /// Walks all keys of the database with `SCAN`, so it costs O(keys) and is meant for people and tools.
@@ -256,7 +300,10 @@ impl Backend for Redis {
     /// The hold of another tool is ended by the number that `inspect` shows for it, if its value
     /// has not changed.
     async fn evict(&self, name: &Name, token: FencingToken) -> Result<bool> {
-        self.evict(name, token).await
+        match &self.plain {
+            None => self.evict(name, token).await,
+            Some(plain) => Box::pin(plain.evict(name, token)).await,
+        }
     }
 
     fn identity(&self) -> Option<StoreId> {
@@ -264,6 +311,9 @@ impl Backend for Redis {
     }
 
     fn guarantees(&self) -> Guarantees {
+        if self.plain.is_some() {
+            return plain::guarantees().with_warnings(self.warnings.clone());
+        }
         let is_one = matches!(*self.nodes, Nodes::One(_));
         let has_pushes = self.nodes.has_pushes();
         let notes = match (is_one, has_pushes) {
@@ -284,14 +334,19 @@ impl Backend for Redis {
     }
 
     fn token_floor(&self) -> Option<&dyn TokenFloor> {
-        matches!(*self.nodes, Nodes::One(_)).then_some(self as &dyn TokenFloor)
+        let raises = matches!(*self.nodes, Nodes::One(_)) && self.plain.is_none();
+        raises.then_some(self as &dyn TokenFloor)
     }
 
     fn notifier(&self) -> Option<&Notifier> {
         Some(&self.inbox.notifier)
     }
 
+    /// Without scripts nothing is published, and observers look from time to time.
     fn observe(&self, name: &Name) -> Subscription {
+        if self.plain.is_some() {
+            return Subscription::none();
+        }
         self.nodes.observe(name, &self.names)
     }
 
@@ -318,6 +373,11 @@ impl TokenFloor for Redis {
     async fn raise(&self, number: FencingToken) -> Result<()> {
         self.raise(number).await.map(drop)
     }
+}
+
+fn needs_resp3(what: &str) -> Error {
+    let what = format!("{what} is for a server that speaks RESP3");
+    Error::new(ErrorKind::Unsupported, what)
 }
 
 macro_rules! notes {

@@ -25,12 +25,12 @@ pub(crate) use crate::link::checks::warnings;
 pub(crate) use crate::link::cluster::{AddressMap, Cluster, fence_of, slot_of};
 pub(crate) use crate::link::connection::Connection;
 pub(crate) use crate::link::error::{again, junk, of_request};
-pub(crate) use crate::link::foreign::{ValueHash, foreign};
+pub(crate) use crate::link::foreign::{ValueHash, foreign, shortened};
 pub(crate) use crate::link::inbox::{Inbox, attempt};
 pub(crate) use crate::link::mark::StoreMark;
 pub(crate) use crate::link::names::Names;
 pub(crate) use crate::link::record::{Ahead, Fields, record};
-pub(crate) use crate::link::rights::{Needs, check};
+pub(crate) use crate::link::rights::{Needs, check, forbids_scripts, judged};
 #[cfg(feature = "redlock")]
 pub(crate) use crate::link::script::GivenUp;
 pub(crate) use crate::link::script::{CLOCK, Call, Script, run_all};

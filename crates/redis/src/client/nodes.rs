@@ -8,13 +8,15 @@ use std::time::Duration;
 
 use crate::link::{
     Call, Cluster, Connection, Inbox, Names, Needs, Protocol, Server, StoreMark, check, fence_of,
-    run_all, slot_of, walk, warnings,
+    forbids_scripts, run_all, slot_of, walk, warnings,
 };
 use leasehold_core::backend::Subscription;
 use leasehold_core::{Error, ErrorKind, Name, Result};
 use redis::Value;
 
 use crate::config::Config;
+
+const WITHOUT_SCRIPTS: &str = "Where scripts are forbidden, scripts=off in the URL makes this a store of exclusive locks alone";
 
 /// The connections of a store.
 pub(crate) enum Nodes {
@@ -97,6 +99,17 @@ impl Nodes {
                 }
                 Ok(())
             }
+        }
+    }
+
+    /// Adds to the error of a server that cannot run the scripts what to do without them.
+    pub(crate) async fn or_without_scripts(&self, e: Error) -> Error {
+        match self {
+            Nodes::One(connection) if forbids_scripts(connection).await => {
+                let what = format!("{e}. {WITHOUT_SCRIPTS}");
+                Error::new(e.kind(), what)
+            }
+            _ => e,
         }
     }
 

@@ -10,6 +10,9 @@ use redis::{Pipeline, Value, from_redis_value};
 
 use crate::config::Config;
 
+/// A channel in which nobody listens.
+const WRITTEN: &str = "leasehold:written";
+
 /// Asks for acknowledgements. It has a connection of its own, since `WAIT` blocks later requests.
 pub(crate) struct Replicas {
     pub(crate) connection: Connection,
@@ -86,10 +89,12 @@ impl Replicas {
             let what = "the replicas of another server would be asked: a failover is under way";
             return Err(unavailable(what));
         }
-        // `WAIT` covers the writes of all clients before this client's latest command, which is the
-        // `PING`.
+        // `WAIT` covers the writes of all clients before this client's latest write: since Redis 7.2,
+        // and in Valkey, a command that writes nothing does not count. A message is replicated.
         let mut wait = Pipeline::new();
-        wait.cmd("PING")
+        wait.cmd("PUBLISH")
+            .arg(WRITTEN)
+            .arg("")
             .cmd("WAIT")
             .arg(self.least)
             .arg(self.within.as_millis() as u64)
@@ -97,9 +102,11 @@ impl Replicas {
             .arg("replication");
         let answers = self.connection.send_over(before.nth, &wait).await;
         let answers = answers.map_err(|e| ambiguous(&e))?;
-        let Ok([_, heard, now]) = <[Value; 3]>::try_from(answers) else {
+        let Ok([written, heard, now]) = <[Value; 3]>::try_from(answers) else {
             return Err(junk("WAIT"));
         };
+        let written = self.connection.refusal(written);
+        written.map_err(|e| ambiguous(&e))?;
         let now = id_of(now);
         locked(&self.history).clone_from(&now);
         if now != before.history {

@@ -11,9 +11,9 @@ use leasehold_core::{Error, ErrorKind};
 use redis::{ErrorKind as Kind, RedisError, Value};
 
 /// Phrases of servers, proxies and scripts behind a code that says too little, and the code that
-/// each stands for. The phrases of scripts are those of Redis before 7, of 7.0, and of 7.2 and
-/// later.
-const PHRASES: [(&str, &str); 29] = [
+/// each stands for. The phrases of scripts are those of Redis before 7, of 7.0, of 7.2 and later,
+/// and of Valkey.
+const PHRASES: [(&str, &str); 30] = [
     (NO_HOST, "NOHOST"),
     ("WRONGTYPE", "WRONGTYPE"),
     ("READONLY", "READONLY"),
@@ -37,6 +37,7 @@ const PHRASES: [(&str, &str); 29] = [
     ("invalid password", "WRONGPASS"),
     ("unknown command", "UNKNOWN"),
     ("Unknown Redis command", "UNKNOWN"),
+    ("Unknown command called from script", "UNKNOWN"),
     ("nknown redis command", "UNKNOWN"),
     ("unsupported", "UNKNOWN"),
     ("not supported", "UNKNOWN"),
@@ -189,19 +190,37 @@ pub(crate) fn of_request(e: &RedisError) -> Error {
             ),
             _ => (ErrorKind::Internal, "Redis answered what it never should"),
         },
-        code => {
-            let said = format!("{code} {}", e.detail().unwrap_or_default());
-            let what = format!("Redis refused a request: {}", shown(&said));
+        _ => {
+            let what = format!("Redis refused a request: {}", said(e));
             return Error::new(ErrorKind::Internal, what);
         }
     };
-    let error = Error::new(kind, what);
-    match code(e, &text) {
+    let code = code(e, &text);
+    let error = match QUOTED.contains(&code) {
+        true => Error::new(kind, format!("{what} (it said {})", said(e))),
+        false => Error::new(kind, what),
+    };
+    match code {
         // Nothing was answered, or the same request can be served a moment later.
         "" | "NOHOST" | "NOSCRIPT" | "TRYAGAIN" => error,
         _ => error.answered(),
     }
 }
+
+/// The codes behind which a server says more than the code: which of its limits is reached, or what
+/// its disk lacks. It repeats no request there.
+const QUOTED: [&str; 10] = [
+    "DENIED",
+    "READONLY",
+    "LOADING",
+    "BUSY",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "CLIENTS",
+    "OOM",
+    "NOREPLICAS",
+    "MISCONF",
+];
 
 const NO_HELLO: &str = "this server, or the proxy before it, knows no HELLO 3 (RESP3): Redis 6 or newer is needed, or protocol=2 in the URL of one \
      server";
@@ -277,12 +296,21 @@ fn named_command(text: &str) -> Option<&'static str> {
     words.find_map(|word| COMMANDS.into_iter().find(|command| **command == *word))
 }
 
+/// The words of a server's error that can be shown.
+fn said(e: &RedisError) -> String {
+    let parts = [e.code(), e.detail()];
+    let parts: Vec<&str> = parts.into_iter().flatten().collect();
+    shown(&parts.join(" "))
+}
+
 /// The words of a text that can be no part of a request: letters only, and few. The rest may be an
 /// id or a password.
 fn shown(text: &str) -> String {
     let is_word = |word: &str| {
         let word = word.trim_matches(['.', ',', ':', ';', '(', ')', '\'']);
-        (1..=16).contains(&word.len()) && word.bytes().all(|c| c.is_ascii_alphabetic())
+        // As in `can't`.
+        let letters = |c: u8| c.is_ascii_alphabetic() || c == b'\'';
+        (1..=16).contains(&word.len()) && word.bytes().all(letters)
     };
     let mut words = String::new();
     for word in before_args(text).split_whitespace().take(16) {

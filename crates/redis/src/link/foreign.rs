@@ -76,7 +76,8 @@ pub(crate) fn foreign(hash: &str, mut fields: Fields<'_>) -> Result<Participant>
     Ok(entry)
 }
 
-fn shortened(value: &str) -> String {
+/// The beginning of a value.
+pub(crate) fn shortened(value: &str) -> String {
     match value.char_indices().nth(SHOWN) {
         Some((at, _)) => format!("{}…", &value[..at]),
         None => value.to_owned(),

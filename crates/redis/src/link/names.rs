@@ -40,6 +40,11 @@ impl Names {
         format!("{{{}}}:-", self.prefix)
     }
 
+    /// A key that exists only while a client without scripts makes sure that transactions work.
+    pub(crate) fn watched(&self) -> String {
+        format!("{{{}}}:w", self.prefix)
+    }
+
     /// The key of the database's mark.
     pub(crate) fn mark(&self) -> String {
         format!("{{{}}}:store", self.prefix)

@@ -5,7 +5,7 @@
 use std::sync::LazyLock;
 
 use leasehold_core::{Error, ErrorKind, Result};
-use redis::from_redis_value;
+use redis::{Value, from_redis_value};
 
 use crate::link::connection::Connection;
 use crate::link::error::{
@@ -73,9 +73,24 @@ pub(crate) async fn missing(
     Ok(judged(&refused).map(|e| connection.at(&e)))
 }
 
+/// Returns whether the server, a proxy before it, or the rights of the user forbid all scripts.
+pub(crate) async fn forbids_scripts(connection: &Connection) -> bool {
+    let mut scripts = redis::pipe();
+    scripts.cmd("EVALSHA").arg("0".repeat(40)).arg(0);
+    scripts.cmd("EVAL").arg("return 1").arg(0);
+    let answers = connection.send(&scripts).await.unwrap_or_default();
+    answers.iter().any(|answer| match answer {
+        Value::ServerError(e) => {
+            let why = format!("{} {}", e.code(), e.details().unwrap_or_default());
+            matches!(phrase_in(&why), Some("UNKNOWN" | "NOPERM")) && !why.contains("in script")
+        }
+        _ => false,
+    })
+}
+
 /// The error that follows from these refusals. Each one is the command, or `~key`, and the server's
 /// words.
-fn judged(refused: &[String]) -> Option<Error> {
+pub(crate) fn judged(refused: &[String]) -> Option<Error> {
     let mut unknown = None;
     let mut lacks = Vec::new();
     for (what, why) in refused.iter().filter_map(|line| line.rsplit_once('\n')) {
@@ -144,11 +159,15 @@ mod tests {
             "get\nREADONLY You can't write against a read only replica.",
         ];
         assert_eq!(told(&harmless), None);
-        let line = "hset\nERR Unknown Redis command called from script";
-        let (kind, text) = told(&[line]).unwrap();
-        assert!(
-            kind == ErrorKind::Unsupported && text.contains("HSET"),
-            "{text}"
-        );
+        for (line, words) in [
+            ("hset\nERR Unknown Redis command called from script", "HSET"),
+            ("hset\nERR Unknown command called from script", "HSET"),
+        ] {
+            let (kind, text) = told(&[line]).unwrap();
+            assert!(
+                kind == ErrorKind::Unsupported && text.contains(words),
+                "{text}"
+            );
+        }
     }
 }

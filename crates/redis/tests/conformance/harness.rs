@@ -33,16 +33,38 @@ pub enum World {
     /// They come by way of a proxy that refuses scripts which touch undeclared keys.
     Declared(Arc<Redis>, Arc<RedisGate>),
     /// They come by way of a proxy that closes the connection at `HELLO` and other commands.
-    Plain(Arc<Redis>, Arc<RedisGate>),
+    Resp2(Arc<Redis>, Arc<RedisGate>),
+    /// They come as a user that may run no scripts.
+    Plain(Arc<Redis>),
     /// They ask sentinels where the master of two replicas is.
     Sentinel(Box<RedisSentinel>),
     External(String),
 }
 
 /// The documented rights.
-const USER: &str = "app on >pw ~* &leasehold:* +@scripting +@read +@write +@pubsub +@connection +time +info +config|get";
+const USER: &str = "app on >pw ~* resetchannels &leasehold:* +@scripting +@read +@write +@pubsub +@connection +time +info +config|get";
+
+/// The documented rights without scripts.
+const PLAIN_USER: &str = "app on >pw ~* resetchannels &leasehold:* +@read +@write +@pubsub +@connection +@transaction +time +info +config|get -@scripting";
 
 impl World {
+    pub async fn without_scripts() -> Arc<dyn Harness> {
+        let server = World::server_without_scripts().await;
+        Arc::new(World::Plain(Arc::new(server)))
+    }
+
+    async fn server_without_scripts() -> Redis {
+        let user = ["--user"].into_iter().chain(PLAIN_USER.split(' '));
+        let options = RedisOptions {
+            persistent: true,
+            extra: user.map(str::to_owned).collect(),
+            ..RedisOptions::default()
+        };
+        Redis::start_with(&options)
+            .await
+            .expect("a private redis-server")
+    }
+
     pub async fn private_one() -> Arc<dyn Harness> {
         Arc::new(World::Private(World::persistent().await))
     }
@@ -54,11 +76,11 @@ impl World {
         Arc::new(World::Declared(server, gate))
     }
 
-    pub async fn plain_one() -> Arc<dyn Harness> {
+    pub async fn resp2_one() -> Arc<dyn Harness> {
         let server = World::persistent().await;
         let gate = RedisGate::twemproxy(vec![server.addr().to_owned()]).await;
         let gate = Arc::new(gate.expect("a proxy"));
-        Arc::new(World::Plain(server, gate))
+        Arc::new(World::Resp2(server, gate))
     }
 
     async fn persistent() -> Arc<Redis> {
@@ -117,7 +139,8 @@ impl World {
             World::Private(server)
             | World::Secure(server, ..)
             | World::Declared(server, _)
-            | World::Plain(server, _) => server,
+            | World::Resp2(server, _)
+            | World::Plain(server) => server,
             // Nobody has it replaced.
             World::Sentinel(all) => &all.servers()[0],
             World::External(_) => unreachable!("not among the capabilities"),
@@ -128,8 +151,12 @@ impl World {
     fn url(&self, by: Option<&str>) -> String {
         match self {
             World::Private(server) => by.map_or_else(|| server.url(), |by| format!("redis://{by}")),
-            World::Declared(_, gate) | World::Plain(_, gate) => {
+            World::Declared(_, gate) | World::Resp2(_, gate) => {
                 format!("redis://{}", by.unwrap_or(gate.addr()))
+            }
+            World::Plain(server) => {
+                let by = by.unwrap_or(server.addr());
+                format!("redis://app:pw@{by}?scripts=off")
             }
             World::Secure(_, port, certificates) => {
                 let (at, folder) = (
@@ -151,9 +178,10 @@ impl Harness for World {
     fn store_name(&self) -> &'static str {
         match self {
             World::Secure(..) => "redis, TLS",
+            World::Plain(_) => "redis, scripts=off",
             World::Sentinel(_) => "redis, Sentinel",
             World::Declared(..) => "redis, declared keys",
-            World::Plain(..) => "redis, RESP2",
+            World::Resp2(..) => "redis, RESP2",
             _ => "redis",
         }
     }
@@ -170,8 +198,9 @@ impl Harness for World {
 
     fn capabilities(&self) -> Capabilities {
         use Need::{
-            AnotherTool, AtomicMulti, Contents, DeleteHolder, Fence, Footprint, Heap, Junk, Link,
-            Private, PushedWake, Requests, Restart, Wipe,
+            AnotherTool, AtomicMulti, Contents, DeleteHolder, Downgrade, Fair, Fence, Floor,
+            Footprint, Heap, Junk, Link, MinHold, Permits, Private, PushedWake, Raise, Requests,
+            Restart, Shared, Wipe,
         };
         let plain = [
             Private,
@@ -196,10 +225,31 @@ impl Harness for World {
             World::Declared(..) => {
                 Capabilities::new(&all, "the proxy is not led to another server")
             }
-            World::Plain(..) => Capabilities::new(
+            World::Resp2(..) => Capabilities::new(
                 &plain,
                 "nothing is pushed over RESP2, and the proxy is not led to another server",
             ),
+            World::Plain(_) => Capabilities::new(
+                &[
+                    Private,
+                    Link,
+                    DeleteHolder,
+                    AnotherTool,
+                    Junk,
+                    Restart,
+                    Wipe,
+                    Footprint,
+                    Contents,
+                    Heap,
+                    Need::Detour,
+                ],
+                "nothing is pushed, conditions are scripts, and a verb is a transaction of several requests",
+            )
+            .lacks(&[Fair], "waiters have no order")
+            .lacks(&[Shared, Permits, Downgrade], "a lock is one exclusive hold")
+            .lacks(&[AtomicMulti], "one transaction takes one name")
+            .lacks(&[MinHold], "the client that holds keeps it")
+            .lacks(&[Raise, Floor], "tokens follow the fence alone"),
             World::External(url) => {
                 let able = Capabilities::new(
                     &[PushedWake],
@@ -213,7 +263,7 @@ impl Harness for World {
                 }
                 able.lacks(&[AtomicMulti], "names are in different slots")
                     .lacks(
-                        &[Need::Raise, Need::Floor],
+                        &[Raise, Floor],
                         "each slot numbers its holds by itself",
                     )
             }
@@ -223,9 +273,10 @@ impl Harness for World {
     async fn private(&self) -> Arc<dyn Harness> {
         match self {
             World::Secure(..) => World::secure_one().await,
+            World::Plain(_) => World::without_scripts().await,
             World::Sentinel(_) => World::behind_sentinels().await,
             World::Declared(..) => World::with_declared_keys().await,
-            World::Plain(..) => World::plain_one().await,
+            World::Resp2(..) => World::resp2_one().await,
             _ => World::private_one().await,
         }
     }
@@ -233,7 +284,7 @@ impl Harness for World {
     async fn linked_client(&self) -> (Arc<dyn Backend>, Arc<dyn Link>) {
         let to = match self {
             World::Secure(_, port, _) => port.addr(),
-            World::Declared(_, gate) | World::Plain(_, gate) => gate.addr().to_owned(),
+            World::Declared(_, gate) | World::Resp2(_, gate) => gate.addr().to_owned(),
             _ => self.server().addr().to_owned(),
         };
         let proxy = Proxy::to(&to).await.expect("a proxy");
@@ -249,8 +300,14 @@ impl Harness for World {
     }
 
     async fn misled_client(&self) -> (Arc<dyn Backend>, Arc<dyn leasehold_conformance::Detour>) {
-        let other = Redis::start().await.expect("another Redis");
-        let url = other.url();
+        let other = match self {
+            World::Plain(_) => World::server_without_scripts().await,
+            _ => Redis::start().await.expect("another Redis"),
+        };
+        let url = match self {
+            World::Plain(_) => self.url(Some(other.addr())),
+            _ => other.url(),
+        };
         let elsewhere = Arc::new(connected(|| RedisStore::connect(&url)).await);
         let ways = vec![[self.server().addr().to_owned(), other.addr().to_owned()]];
         let way = Detour::between(ways, elsewhere, other)
@@ -355,7 +412,7 @@ impl Harness for World {
             permits: 2.1,
             // Without pushes waiters poll, the later in the queue the less often.
             idle: match self {
-                World::Plain(..) => 150.0,
+                World::Resp2(..) => 150.0,
                 _ => 0.0,
             },
         }

@@ -33,7 +33,9 @@ fn main() -> ExitCode {
         #[cfg(feature = "redlock")]
         Setup::new("redlock_declared", || redlock::World::start_declared(false)),
         // A proxy refuses `HELLO`, and most commands.
-        Setup::new("resp2", World::plain_one),
+        Setup::new("resp2", World::resp2_one),
+        // The user may run no scripts, and the URL says so.
+        Setup::new("plain", World::without_scripts),
         // Both sides show a certificate, and the user has the documented rights.
         #[cfg(feature = "tls-no-provider")]
         Setup::new("tls", World::secure_one),

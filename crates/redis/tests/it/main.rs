@@ -32,6 +32,7 @@ mod model;
 mod modes;
 mod observe;
 mod own_client;
+mod plain;
 mod programs;
 #[cfg(feature = "redlock")]
 mod redlock;

@@ -82,7 +82,7 @@ async fn a_server_that_may_forget_locks_is_warned_of() {
             let late = set_up(&["--appendfsync", fsync], true).await;
             assert_eq!(warned(&late.url()).await, [word]);
         }
-        let snapshots = set_up(&["--save", "60 1"], false).await;
+        let snapshots = set_up(&["--save", "60", "1"], false).await;
         assert_eq!(warned(&snapshots.url()).await, ["snapshots only"]);
         // Who may not ask is told that it is not known.
         let rights =
@@ -175,7 +175,7 @@ async fn an_eviction_policy_really_deletes_held_locks() {
 async fn pair() -> (Server, Server) {
     let primary = set_up(&["--repl-diskless-sync-delay", "0"], false).await;
     let replica = set_up(
-        &["--replicaof", &format!("127.0.0.1 {}", primary.port())],
+        &["--replicaof", "127.0.0.1", &primary.port().to_string()],
         false,
     )
     .await;

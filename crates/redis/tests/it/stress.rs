@@ -136,13 +136,16 @@ async fn life(store: Arc<Redis>, resource: Arc<Mutex<Resource>>, modes: &[Mode],
     }
 }
 
-async fn storm(modes: &'static [Mode]) {
+/// So many of the clients have no scripts.
+async fn storm(modes: &'static [Mode], plain: u64) {
     bounded(async {
         let server = server().await;
         let resource = Arc::new(Mutex::new(Resource::default()));
         let mut lives = Vec::new();
         for n in 0..4 {
-            let store = Arc::new(client(&server).await);
+            let scripts = if n < plain { "off" } else { "on" };
+            let url = format!("{}?timeout=10000&scripts={scripts}", server.url());
+            let store = Arc::new(Redis::connect(&url).await.unwrap());
             for m in 0..3 {
                 lives.push(tokio::spawn(life(
                     store.clone(),
@@ -165,16 +168,29 @@ async fn storm(modes: &'static [Mode]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holds_never_overlap_and_tokens_rise() {
-    storm(&[Mode::Exclusive]).await;
+    storm(&[Mode::Exclusive], 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_and_without_scripts_holds_never_overlap() {
+    storm(&[Mode::Exclusive], 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_scripts_holds_never_overlap() {
+    storm(&[Mode::Exclusive], 4).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn modes_exclude_each_other_and_permits_never_run_over() {
-    storm(&[
-        Mode::Exclusive,
-        Mode::Shared,
-        Mode::Shared,
-        Mode::Permits { n: 1, of: OF },
-    ])
+    storm(
+        &[
+            Mode::Exclusive,
+            Mode::Shared,
+            Mode::Shared,
+            Mode::Permits { n: 1, of: OF },
+        ],
+        0,
+    )
     .await;
 }

@@ -72,7 +72,7 @@ the loopback interface by connecting to Redis from the same host the server is r
 accessible from internet if you do so. Use CONFIG REWRITE to make this change permanent.\r\n";
 
 #[rustfmt::skip]
-const REASONS: [Reason; 28] = [
+const REASONS: [Reason; 29] = [
     reason("`ERR max number of clients reached`, and closes", Says("-ERR max number of clients reached\r\n"), Connecting, Unavailable,
         "Redis has as many clients as it may: raise maxclients, or close some"),
     reason("`DENIED`: protected mode, and closes", Says(DENIED), Connecting, Unsupported,
@@ -96,6 +96,8 @@ const REASONS: [Reason; 28] = [
         "this user lacks a right on Redis: ~{}:f"),
     reason("`NOPERM`: a key of this lock", Server("", "ACL SETUSER app on >pw ~x ~{}:f &* +@all", "app:pw@", ""), Request, Denied,
         "this user lacks a right on Redis: ~{x}:l ~{x}:o ~{x}:s ~{x}:r"),
+    reason("`NOPERM`: every script", Server("", "ACL SETUSER app on >pw ~* &* +@all -@scripting", "app:pw@", ""), Connecting, Denied,
+        "Where scripts are forbidden, scripts=off in the URL makes this a store of exclusive locks alone"),
     reason("`ERR unknown command 'EVALSHA'` (renamed)", Server("--rename-command EVALSHA #", "", "", ""), Connecting, Unsupported,
         "lacks the command EVALSHA, which locks need"),
     reason("A command of a script is renamed", Server("--rename-command HSET #", "", "", ""), Connecting, Unsupported,
@@ -232,6 +234,32 @@ async fn a_full_server_says_so_to_each_client() {
                 error.kind() == Unavailable && error.to_string().contains("raise maxclients"),
                 "{error:?}"
             );
+        }
+    })
+    .await;
+}
+
+/// A server's own words follow, where they say more than which refusal it is.
+#[tokio::test]
+async fn the_words_of_the_server_are_told_too() {
+    bounded(async {
+        for line in [
+            "MISCONF Errors writing to the AOF file: No space left on device",
+            "OOM command not allowed when used memory is too great.",
+            "READONLY You can't write against a read only replica.",
+            "LOADING this instance is waking up",
+        ] {
+            let (at, _) = line.split_once(' ').unwrap();
+            let verb = if at == "LOADING" { "HELLO" } else { "EVALSHA" };
+            let is_it = move |words: &[String]| {
+                let checks = words.iter().any(|word| word == "exists #");
+                (words[0] == verb && !checks).then(|| format!("-{line}"))
+            };
+            let server = RedisLike::answering(is_it).await.unwrap();
+            let (_, error) = told(&format!("redis://{}", server.addr())).await;
+            let quoted = format!("(it said \u{201c}{line}\u{201d})");
+            assert!(error.to_string().contains(&quoted), "{error}");
+            assert_eq!(exit_code(error.kind()), 69);
         }
     })
     .await;
