@@ -149,10 +149,11 @@ async fn a_late_renewal_changes_no_later_hold() {
                 .unwrap();
             for what in ["renew", "top"] {
                 for token in [&old, "7"] {
-                    let words = [
-                        "EVAL", &script, "2", "x", "{}:rt", "renew", &id, "500", "x", "64",
-                        "nobody", "", "1", "0", token, what,
+                    let args = [
+                        "renew", &id, "500", "x", "64", "nobody", "", "1", "0", token, what,
                     ];
+                    let keys = keys_of("x");
+                    let words = eval(&script, &keys, &args);
                     assert_eq!(node.command(&words).await.unwrap().text().unwrap(), "gone");
                 }
             }

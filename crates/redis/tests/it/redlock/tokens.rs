@@ -138,10 +138,11 @@ async fn one_clock_far_ahead_does_not_drive_the_tokens() {
         let year = call(before + 365 * 86_400_000_000);
         let script = [BEGINNING, include_str!("../../../src/redlock/node.lua")].concat();
         let id = "0123456789abcdef0123456789abcdef";
-        let mut words = vec!["EVAL", &script, "2", "x", "{}:rt"];
-        words.extend([
+        let keys = keys_of("x");
+        let args = [
             "claim", id, "500", "x", "1", "nobody", "", "1", "0", &year, "0",
-        ]);
+        ];
+        let words = eval(&script, &keys, &args);
         let answer = nodes[0].command(&words).await.unwrap().text().unwrap();
         let token: u64 = answer.rsplit(' ').next().unwrap().parse().unwrap();
         assert!(token > before && token < before + 120_000_000, "{answer}");

@@ -16,6 +16,21 @@
 
 use std::time::Duration;
 
+/// The keys of a node's script for this lock, as they stand behind their number.
+pub fn keys_of(lock: &str) -> Vec<String> {
+    let beside = ["rq", "rh", "rw", "rs", "re"].map(|end| format!("{{{lock}}}:{end}"));
+    let of_all = ["rt", "ro", "rb", "rn"].map(|end| format!("{{}}:{end}"));
+    let keys = [lock.to_owned()].into_iter().chain(beside).chain(of_all);
+    keys.collect()
+}
+
+/// A request that runs a node's script for this lock with these arguments.
+pub fn eval<'a>(script: &'a str, keys: &'a [String], args: &[&'a str]) -> Vec<&'a str> {
+    let keys = ["10"].into_iter().chain(keys.iter().map(String::as_str));
+    let words = ["EVAL", script].into_iter().chain(keys);
+    words.chain(args.iter().copied()).collect()
+}
+
 use leasehold_core::backend::{Backend, Claim, Claimed, Grant, Mode, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, FencingToken};
 use leasehold_redis::redlock::Redlock;

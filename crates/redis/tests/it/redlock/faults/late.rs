@@ -100,15 +100,11 @@ async fn a_late_release_of_an_earlier_attempt_ends_nothing() {
             [BEGINNING, include_str!("../../../../src/redlock/node.lua")].concat(),
             first.to_string(),
         );
-        let keys = ["x", "{}:rt"];
-        let late = [
-            &["EVAL", &script, "2"],
-            &keys[..],
-            &[
-                "release", &id, "2000", "x", "1", "nobody", "", &sent, "0", "0",
-            ],
-        ]
-        .concat();
+        let keys = keys_of("x");
+        let args = [
+            "release", &id, "2000", "x", "1", "nobody", "", &sent, "0", "0",
+        ];
+        let late = eval(&script, &keys, &args);
         nodes[2].command(&late).await.unwrap();
         assert_eq!(held_on(&nodes, &claim).await, 3);
         given_back(&store, &claim).await;

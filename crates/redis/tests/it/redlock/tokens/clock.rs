@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use leasehold_testbed::Redis;
 
-use crate::redlock::common::{BEGINNING, bounded};
+use crate::redlock::common::{BEGINNING, bounded, eval, keys_of};
 
 const SECOND: u64 = 1_000_000;
 /// How far a clock may step back, but for what the test itself takes to look at keys.
@@ -34,23 +34,10 @@ impl World {
 
     /// Runs a verb for this claim of a name.
     async fn run(&self, verb: &str, name: &str, id: &str, turns: &str, what: &[&str]) -> String {
-        let words = [
-            "EVAL",
-            &self.script,
-            "2",
-            name,
-            "{}:rt",
-            verb,
-            id,
-            "60000",
-            "x",
-            turns,
-            "nobody",
-            "",
-            "1",
-            "0",
-        ];
-        self.tell(&[&words[..], what].concat()).await
+        let keys = keys_of(name);
+        let args = [verb, id, "60000", "x", turns, "nobody", "", "1", "0"];
+        let words = eval(&self.script, &keys, &[&args[..], what].concat());
+        self.tell(&words).await
     }
 
     /// Deletes the keys that have expired: surely, or perhaps.
