@@ -14,7 +14,7 @@ BEGIN
     now := clock_timestamp();
     SELECT array_agg(r.claim) INTO locked FROM (
         SELECT t.claim FROM unnest(p_claims, p_tokens) a(claim, token) JOIN leasehold.place t ON t.claim = a.claim
-        WHERE t.claim = ANY (p_claims) AND t.until > now AND NOT t.parted AND (a.token = 0 OR t.token >= a.token)
+        WHERE t.until > now AND NOT t.parted AND (a.token = 0 OR t.token >= a.token)
         FOR NO KEY UPDATE OF t SKIP LOCKED
     ) r;
     -- An end that is farther away than a lease from now on is a clock's that was ahead.
@@ -30,8 +30,7 @@ BEGIN
             WHEN t.until > now AND NOT t.parted AND (a.token = 0 OR t.token >= a.token) THEN 2
             ELSE 0
         END, t.seq, t.token, t.turns, t.sent, t.ttl
-        FROM unnest(p_claims, p_tokens) WITH ORDINALITY a(claim, token, nr) LEFT JOIN leasehold.place t
-            ON t.claim = a.claim AND t.claim = ANY (p_claims) ORDER BY a.nr;
+        FROM unnest(p_claims, p_tokens) WITH ORDINALITY a(claim, token, nr) LEFT JOIN leasehold.place t ON t.claim = a.claim ORDER BY a.nr;
 END $$;
 
 -- Withdraws a claim. Answers `done`; `none` if there was none; `pinned` if a user's transaction keeps it until its end.
