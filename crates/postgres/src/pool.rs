@@ -44,7 +44,8 @@ mod deadpool;
 mod sqlx;
 
 use std::fmt;
-use std::future::pending;
+use std::future::{pending, ready};
+use std::pin::Pin;
 
 use leasehold_core::backend::async_trait;
 use tokio_postgres::{Client, SimpleQueryMessage};
@@ -128,7 +129,7 @@ pub trait ConnectionPool: Send + Sync + 'static {
     }
 }
 
-/// A borrowed connection. Its drop gives it back, in the state in which it was lent.
+/// A borrowed connection. Its drop gives it back too.
 #[async_trait]
 pub trait PooledConnection: Send + 'static {
     /// Returns whether the connection is known to have ended.
@@ -148,6 +149,14 @@ pub trait PooledConnection: Send + 'static {
     ///
     /// Those of [`query`](PooledConnection::query).
     async fn simple_query(&mut self, sql: &str) -> Result<Vec<Vec<Option<String>>>, PoolError>;
+
+    /// Gives the connection back, in the state in which it was lent. The future ends when the pool
+    /// has it. It may be dropped, and the connection then goes back all the same. A pool that has
+    /// the connection back as soon as it is dropped does not need this.
+    fn give_back(self: Box<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        drop(self);
+        Box::pin(ready(()))
+    }
 
     /// Closes the connection instead of giving it back. The store does so with a connection on
     /// which a request was not answered, or somebody has left a transaction open.

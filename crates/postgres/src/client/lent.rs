@@ -22,7 +22,7 @@ pub(crate) struct Lent {
     connection: Mutex<Option<Box<dyn PooledConnection>>>,
     runtime: Handle,
     /// One of the connections that the store may borrow at once.
-    _permit: Arc<OwnedSemaphorePermit>,
+    permit: Arc<OwnedSemaphorePermit>,
 }
 
 /// The connection during a request. Unless that is answered, the drop closes the connection.
@@ -40,7 +40,7 @@ impl Lent {
         Lent {
             connection: Mutex::new(Some(connection)),
             runtime: Handle::current(),
-            _permit: permit.clone(),
+            permit: permit.clone(),
         }
     }
 
@@ -128,11 +128,19 @@ impl Drop for InUse<'_> {
     }
 }
 
+/// The permit ends once the pool has the connection back, so that no further one is opened before.
 impl Drop for Lent {
     fn drop(&mut self) {
-        let connection = locked(&self.connection).take();
+        let Some(connection) = locked(&self.connection).take() else {
+            return;
+        };
+        let permit = self.permit.clone();
         let _here = self.runtime.enter();
-        drop(connection);
+        let given_back = connection.give_back();
+        self.runtime.spawn(async move {
+            given_back.await;
+            drop(permit);
+        });
     }
 }
 

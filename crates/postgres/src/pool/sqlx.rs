@@ -4,6 +4,8 @@
 //! execute the second one in another session, where the same name may be another statement. So a
 //! request is one message of the simple protocol, with its values as literals.
 
+use std::pin::Pin;
+
 use leasehold_core::backend::async_trait;
 use sqlx_core::Error;
 use sqlx_core::column::Column;
@@ -47,6 +49,11 @@ impl PooledConnection for PoolConnection<Postgres> {
     async fn simple_query(&mut self, sql: &str) -> Result<Vec<Vec<Option<String>>>, PoolError> {
         let rows = Executor::fetch_all(&mut **self, raw_sql(sql)).await;
         rows.map_err(|e| reason(&e))?.iter().map(texts).collect()
+    }
+
+    fn give_back(mut self: Box<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        // As its drop does, in a task of its own.
+        Box::pin(self.return_to_pool())
     }
 
     fn discard(self: Box<Self>) {
