@@ -50,7 +50,7 @@ impl Config {
     /// others, whose data and identity it may still have. One that does not tell is trusted, as is
     /// each over TLS.
     pub(crate) async fn check_company(&self, server: &str) -> Answer<()> {
-        if self.is_secure() || !self.servers.contains(',') || fault("any-store") {
+        if self.is_secure() || !self.names_several() || fault("any-store") {
             return Ok(());
         }
         let answer = asked(server, self.timeout).await.unwrap_or_default();
@@ -69,6 +69,10 @@ impl Config {
             tracing::warn!("{what}");
         }
         Err(ZkError::UnexpectedError(what))
+    }
+
+    fn names_several(&self) -> bool {
+        self.servers.contains(',')
     }
 
     /// The error if the server that was asked last belongs to another store, or runs alone.
@@ -90,6 +94,9 @@ fn mode(answer: &str) -> Option<&str> {
 /// and the remedy.
 async fn explain(config: &Config, server: &str) -> String {
     let what = match asked(server, config.timeout).await {
+        Ok(answer) if config.names_several() && mode(&answer) == Some("standalone") => {
+            "it runs alone (standalone), and several servers are named: let it join them, or name it alone".into()
+        }
         Ok(answer) => of_answer(&answer),
         Err(why) => why,
     };

@@ -80,9 +80,10 @@ async fn a_session_is_opened_with_a_server_that_is_far_away() {
 #[tokio::test]
 async fn silent_servers_hide_none_that_answers() {
     limited(async {
-        let server = server().await;
-        drop(client(&server).await);
-        let (servers, _proxies) = beside_silent_ones(&server, 2).await;
+        let ensemble = ensemble_of_one().await;
+        let server = &ensemble.members()[0];
+        drop(client(server).await);
+        let (servers, _proxies) = beside_silent_ones(server, 2).await;
         for _ in 0..8 {
             let client = ZooKeeper::connect(&format!("zookeeper://{servers}/test"))
                 .await

@@ -10,8 +10,9 @@ use leasehold_testbed::Proxy;
 #[tokio::test]
 async fn a_session_finds_the_server_that_answers_before_it_ends() {
     limited(async {
-        let server = server().await;
-        let (servers, proxies) = beside_silent_ones(&server, 4).await;
+        let ensemble = ensemble_of_one().await;
+        let server = &ensemble.members()[0];
+        let (servers, proxies) = beside_silent_ones(server, 4).await;
         let store = Store::new(at(&servers).await);
         let guard = hold_patiently(&store, "a", Duration::from_secs(8)).await;
         for round in 0..8 {

@@ -9,7 +9,7 @@ use futures_util::future::try_join_all;
 use leasehold_core::backend::{Backend, Claim, Mode, Place, WaitPolicy};
 use leasehold_core::{ErrorKind, Guard, Store};
 pub use leasehold_testbed::verbs::{bounded as limited, busy, granted, until, waiting};
-use leasehold_testbed::{Proxy, ZooKeeper as Server};
+use leasehold_testbed::{Proxy, ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions};
 use leasehold_zookeeper::ZooKeeper;
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions};
 
@@ -20,6 +20,16 @@ pub const SHORT: Duration = Duration::from_secs(3);
 
 pub async fn server() -> Server {
     Server::start().await.unwrap()
+}
+
+/// An ensemble of one server, which may have several addresses: it does not run alone, as it says.
+pub async fn ensemble_of_one() -> ZooKeeperEnsemble {
+    let words = "standaloneEnabled=false".to_owned();
+    let options = ZooKeeperOptions {
+        extra: vec![words],
+        ..ZooKeeperOptions::default()
+    };
+    Server::ensemble_with(1, &options).await.unwrap()
 }
 
 pub async fn client(server: &Server) -> ZooKeeper {
