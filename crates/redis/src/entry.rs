@@ -7,6 +7,8 @@ use leasehold_core::backend::Raises;
 use leasehold_core::backend::{Claim, Mode};
 use leasehold_core::{FencingToken, Participant, Result};
 
+/// The key of the fence of all names of a database.
+pub(crate) const FENCE: &str = "{}:f";
 /// The shortest lease; a shorter one is extended to this.
 pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
 /// The raising of tokens, except in a Cluster. Scripts count in doubles, and the limit is far below

@@ -78,8 +78,8 @@ impl Redis {
     /// [`Lost`](ErrorKind::Lost) if this client does not know the hold: it has ended, is another client's, or another
     /// store's. [`Unsupported`](ErrorKind::Unsupported) for a `fast` lock, over a bridge, and without scripts. No request is sent.
     pub fn still_holds(&self, by: &(impl Fenced + ?Sized)) -> Result<StillHolds> {
-        by.check_condition()?;
         self.uses_scripts()?;
+        by.check_condition()?;
         let lock = self.names.lock(by.full_name());
         // The entry of a turn that is over belongs to the next turn: only `is_valid` tells them
         // apart.

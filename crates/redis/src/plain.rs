@@ -19,17 +19,17 @@ use leasehold_core::backend::{
 use leasehold_core::{Error, ErrorKind, FencingToken, Guarantees, LockQueue, Loss, Name, Result};
 use redis::{Cmd, Pipeline, Value, from_redis_value};
 
-use crate::AT_ONCE;
 use crate::client::nodes::Nodes;
 use crate::config::Config;
-use crate::entry::{MIN_TTL, ttl};
+use crate::entry::{FENCE, MIN_TTL, ttl};
 use crate::link::{Connection, Inbox, Names, ValueHash, again, attempt, junk};
 use crate::plain::entry::{Holder, Record, since_of, waiters, waiters_of};
 use crate::plain::transaction::{Turn, Turns};
-use crate::scripts::FENCE;
 
 /// The interval at which a waiter asks again, less a random part of up to a quarter.
 const POLL: Duration = Duration::from_millis(100);
+/// The greatest number of holds that one transaction renews.
+const AT_ONCE: usize = 100;
 /// How often a verb begins anew if others change the lock meanwhile.
 const TRIES: usize = 8;
 /// No token is as great: numbers that are greater are not exact in the scripts.

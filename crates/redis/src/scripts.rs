@@ -10,6 +10,7 @@ use leasehold_core::{Error, ErrorKind, Name, Result};
 use redis::Value;
 
 use crate::client::nodes::Nodes;
+pub(crate) use crate::entry::FENCE;
 use crate::{BESIDE, Redis};
 
 macro_rules! lua {
@@ -18,8 +19,6 @@ macro_rules! lua {
     };
 }
 
-/// The fence of all names of a database.
-pub(crate) const FENCE: &str = "{}:f";
 /// The time limit of one verb that takes several runs of its script.
 const LONGEST: Duration = Duration::from_secs(2);
 

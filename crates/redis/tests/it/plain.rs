@@ -159,8 +159,9 @@ async fn what_takes_scripts_is_refused_and_the_guarantees_say_so() {
             assert!(error.kind() == Unsupported && says, "{error:?}");
         }
         let guard = store.lock("x").acquire().await.unwrap();
-        let condition = backend.still_holds(&guard).map(drop);
-        assert_eq!(kind(condition), Unsupported);
+        let condition = backend.still_holds(&guard).map(drop).unwrap_err();
+        let says = condition.to_string().contains("scripts=off");
+        assert!(condition.kind() == Unsupported && says, "{condition:?}");
         assert_eq!(
             kind(
                 backend

@@ -86,7 +86,7 @@ async fn a_server_that_may_forget_locks_is_warned_of() {
         assert_eq!(warned(&snapshots.url()).await, ["snapshots only"]);
         // Who may not ask is told that it is not known.
         let rights =
-            "on >pw ~* &leasehold:* +@scripting +@read +@write +@pubsub +@connection +time";
+            "on >pw ~* resetchannels &leasehold:* +@scripting +@read +@write +@pubsub +@connection +time";
         let user: Vec<&str> = ["ACL", "SETUSER", "app"]
             .into_iter()
             .chain(rights.split(' '))
