@@ -68,7 +68,7 @@ impl Reasons {
 }
 
 /// Asserts that the first table in this section of a store's page has these rows, and no others.
-fn are_on_page(store: &str, section: &str, rows: impl IntoIterator<Item = String>) {
+pub fn are_on_page(store: &str, section: &str, rows: impl IntoIterator<Item = String>) {
     let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/stores");
     let page = std::fs::read_to_string(pages.join(format!("{store}.md"))).unwrap();
     let (_, section) = page.split_once(&format!("\n## {section}\n")).unwrap();
