@@ -738,8 +738,6 @@ mod tests {
             ("sslmode=", "verify-full"),
             ("channel_binding=", "disable, prefer or require"),
             ("requiressl=1", "sslmode=verify-full"),
-            ("sslcert=/a", "belong together"),
-            ("sslmode=verify-full&sslkey=/a", "belong together"),
             ("listen=/run/x:0", "1 to 65535"),
             ("keepalives_idle=86400", "at most 32767"),
             ("keepalives_interval=32768", "at most 32767"),

@@ -488,8 +488,13 @@ fn ways(words: &Words, tls: &TlsWords) -> Result<(Vec<Option<Tls>>, Option<Strin
             return Err(words.invalid("sslmode", what));
         }
     };
-    if cert.is_some() != key.is_some() {
-        let word = if cert.is_some() { "sslcert" } else { "sslkey" };
+    let half = match (&cert, &key) {
+        (Some(_), None) => Some("sslcert"),
+        (None, Some(_)) => Some("sslkey"),
+        _ => None,
+    };
+    // Of the URL it is told as in every store.
+    if let Some(word) = half.filter(|word| words.origin(word).is_some()) {
         let what = "is half of a client certificate: sslcert and sslkey belong together";
         return Err(words.invalid(word, what));
     }
