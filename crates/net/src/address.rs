@@ -492,8 +492,10 @@ mod tests {
             );
         }
         for driver in DRIVERS {
-            let url = format!("postgresql+{driver}://h/db");
-            assert!(Address::parse_libpq(&url, 5432).is_ok(), "{url}");
+            for driver in [driver.to_owned(), driver.to_uppercase()] {
+                let url = format!("postgresql+{driver}://h/db");
+                assert!(Address::parse_libpq(&url, 5432).is_ok(), "{url}");
+            }
         }
         for bad in [
             "redis://h",

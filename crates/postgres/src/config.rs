@@ -389,6 +389,7 @@ mod tests {
         for (url, read_as, user, password) in [
             ("postgres:///", "e:7,f:7 theirs", "you", Some("word")),
             ("postgres://h", "h:7 theirs", "you", Some("word")),
+            ("postgres://h,i/db", "h:5432,i:5432 db", "you", Some("word")),
             (
                 "postgres://me@h:1,i/db",
                 "h:1,i:5432 db",
@@ -514,6 +515,9 @@ mod tests {
             error.contains("chmod 600") && !error.contains("s3cret"),
             "{error}"
         );
+        write(at("services"), b"[jobs]\nhost=h\xff\n").unwrap();
+        let error = read("postgres:///?service=jobs", &variables).unwrap_err();
+        assert!(error.to_string().contains("it is not UTF-8"), "{error}");
         let gone = read("postgres://me@h/db?passfile=/no/file", &variables).unwrap();
         let none = read("postgres://me@h/db?passfile=/dev/null", &variables).unwrap();
         assert_eq!(password(&none).await.unwrap(), None);
@@ -616,6 +620,7 @@ mod tests {
                 false,
             ),
             ("?ssl=true", &["Nothing"], true),
+            ("?ssl=true&sslmode=prefer", &["Nothing", "plain"], true),
             ("?ssl=false", &["plain"], false),
             ("?ssl=verify-full", &["Name"], false),
             ("?sslmode=require&sslrootcert=/a.pem", &["Ca"], false),
@@ -677,12 +682,47 @@ mod tests {
             let config = read(&url, &[("PGSSLMODE", mode)]).unwrap();
             assert_eq!(ways(&config.server), [expected], "{ssl} {mode}");
         }
-        let by_environment = read("postgres://h/db", &[("PGSSLMODE", "disable")]).unwrap();
-        assert_eq!(ways(&by_environment.server), ["plain"]);
+        for (variables, expected) in [
+            (&[("PGSSLMODE", "disable")][..], &["plain"][..]),
+            (&[("PGREQUIRESSL", "1")], &["Nothing"]),
+            (&[("PGREQUIRESSL", "0")], &["Nothing", "plain"]),
+            (
+                &[("PGREQUIRESSL", "1"), ("PGSSLMODE", "disable")],
+                &["plain"],
+            ),
+        ] {
+            let config = read("postgres://h/db", variables).unwrap();
+            assert_eq!(ways(&config.server), expected, "{variables:?}");
+        }
+        // A socket has no TLS, so that nothing is to be said about it.
+        let socket = read("postgres://me@/db?host=/run/x&sslmode=require", &[]).unwrap();
+        assert!(socket.warnings().is_empty(), "{:?}", socket.warnings());
         let in_code = read("postgres://h/db?sslmode=require", &[])
             .unwrap()
             .tls(Tls::new());
         assert!(ways(&in_code.server) == ["Name"] && in_code.warnings().is_empty());
+    }
+
+    /// The server for notifications has the TLS of the main one, with the files that its own URL
+    /// names in their places.
+    #[cfg(feature = "tls")]
+    #[test]
+    fn files_of_the_server_for_notifications_replace_those_of_the_main_one() {
+        let main = "sslmode=verify-full&sslrootcert=/a.pem&sslcert=/c.pem&sslkey=/k.pem";
+        for (own, expected) in [
+            ("sslrootcert%3D/b.pem", ["/b.pem", "/c.pem", "/k.pem"]),
+            (
+                "sslcert%3D/d.pem%26sslkey%3D/l.pem",
+                ["/a.pem", "/d.pem", "/l.pem"],
+            ),
+        ] {
+            let url = format!("postgres://h/db?{main}&listen=postgres:%2F%2Fd%3F{own}");
+            let Listen::At(server) = read(&url, &[]).unwrap().listen else {
+                panic!("{url}")
+            };
+            assert_eq!(ways(&server), ["Name"], "{own}");
+            assert_eq!(server.tls_files(), expected.map(Some), "{own}");
+        }
     }
 
     #[test]
@@ -697,7 +737,13 @@ mod tests {
                 "sslmode=allow&channel_binding=require",
                 "sslmode=verify-full",
             ),
+            ("sslmode=", "verify-full"),
+            ("channel_binding=", "disable, prefer or require"),
+            ("requiressl=1", "sslmode=verify-full"),
+            ("listen=/run/x:0", "1 to 65535"),
             ("keepalives_idle=86400", "at most 32767"),
+            ("keepalives_interval=32768", "at most 32767"),
+            ("tcp_user_timeout=2147483648", "at most 2147483647"),
             ("keepalives_count=128", "at most 127"),
             ("sslmode=require&sslrootcert=system", "sslmode=verify-full"),
             ("sslrootcert=/a.pem", "sslmode=verify-full"),
@@ -730,7 +776,10 @@ mod tests {
             ("search_path=a", "leave it out"),
             ("application_name=%00", "NUL"),
         ] {
-            let error = read(&format!("postgres://me:s3cret@h/db?{words}"), &[]).unwrap_err();
+            // These two variables change nothing: a word of the URL counts first, also an empty one.
+            let variables = [("PGSSLMODE", "prefer"), ("PGCHANNELBINDING", "prefer")];
+            let error =
+                read(&format!("postgres://me:s3cret@h/db?{words}"), &variables).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{words}");
             let said = format!("{error} {error:?}");
             assert!(
@@ -847,6 +896,11 @@ mod tests {
         ] {
             assert_eq!(warned(url), "", "{url}");
         }
+        let given = || read("postgres://me@h/db", &[("PGPASSWORD", "s3cret")]).unwrap();
+        let asked = given().credentials(|| async { Ok(("you".to_owned(), "new".to_owned())) });
+        assert!(asked.warnings().is_empty(), "{:?}", asked.warnings());
+        #[cfg(feature = "tls")]
+        assert!(given().tls(Tls::new()).warnings().is_empty());
     }
 
     #[tokio::test]

@@ -154,7 +154,6 @@ fn initialize(template: &Path, user: Option<User>) -> Result<()> {
         "--auth-local=trust",
         "--auth-host=scram-sha-256",
         "--no-sync",
-        "--no-instructions",
     ];
     run(&initdb, &[&words[..], &how].concat(), "", user)?;
     let roles = format!(

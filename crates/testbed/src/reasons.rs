@@ -1,4 +1,5 @@
-//! The reasons for which a store refuses: the table on its page, and the rows that its tests judge.
+//! The tables on the page of a store that its tests judge: the reasons for which it refuses, and the
+//! URLs of providers and frameworks.
 
 #![allow(
     clippy::unwrap_used,
@@ -80,6 +81,22 @@ pub fn are_on_page(store: &str, section: &str, rows: impl IntoIterator<Item = St
         .collect();
     let rows: Vec<String> = rows.into_iter().collect();
     assert_eq!(shown, rows, "\n{}\n", rows.join("\n"));
+}
+
+/// A URL as somebody has it: whose it is, the URL, and what becomes of it.
+pub type Shape = (&'static str, &'static str, &'static str);
+
+/// Asserts that each URL means what is said of it, and that the store's page has the same table.
+pub fn urls_are_on_page(store: &str, shapes: &[Shape], meaning: impl Fn(&str) -> String) {
+    let row = |(of, url, expected): &Shape| {
+        assert_eq!(meaning(url), *expected, "{of}: {url}");
+        format!("| {of} | `{url}` | {expected} |")
+    };
+    are_on_page(
+        store,
+        "URLs of providers and frameworks",
+        shapes.iter().map(row),
+    );
 }
 
 /// The exit code of the command for an error of this kind.

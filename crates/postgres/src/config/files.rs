@@ -246,6 +246,28 @@ mod tests {
         fuzz_text(corpus, |line| drop(password_in(line, asked)));
     }
 
+    /// Libpq takes the first line that is about a connection, whatever the others are.
+    #[cfg(unix)]
+    #[test]
+    fn the_first_line_of_a_file_that_matches_counts() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("passwords");
+        let lines = b"*:*:*:caf\xe9:x\r\nh:5432:db:me:pw\r\nh:5432:db:none:\n*:*:*:*:other\n";
+        std::fs::write(&path, lines).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        let passwords = Passwords {
+            path,
+            is_named: true,
+        };
+        let host = Host::named("h", 5432).unwrap();
+        for (user, password) in [("me", Some("pw")), ("none", None), ("you", Some("other"))] {
+            let found = passwords.look_up(&host, "db", user).unwrap();
+            assert_eq!(found.as_deref(), password, "{user}");
+        }
+    }
+
     #[test]
     fn a_section_has_the_words_of_a_service() {
         let text = "# mine\n[one]\nhost=a\n\n[two]\nhost = b\n#port=1\nport=2\n[two]\nport=3\n";

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::Result;
-use leasehold_net::{Address, Credentials, Host, Tls, Verified, tls_is_off};
+use leasehold_net::{Address, Credentials, Host, Tls, Verified};
 use tokio::task::spawn_blocking;
 use tokio_postgres::Config as Settings;
 use tokio_postgres::config::ChannelBinding;
@@ -202,9 +202,14 @@ impl Server {
         if there.ways.is_empty() {
             there.ways.clone_from(&self.ways);
         }
-        there.is_tls_demanded = self.is_tls_demanded;
         there.passwords.clone_from(&self.passwords);
         Ok(there)
+    }
+
+    /// The files of its TLS: those of [`FILES`].
+    #[cfg(all(test, feature = "tls-no-provider"))]
+    pub(super) fn tls_files(&self) -> [Option<&str>; 3] {
+        self.tls.files.each_ref().map(Option::as_deref)
     }
 
     /// Has every connection made by this TLS.
@@ -281,8 +286,8 @@ fn hosts(words: &mut Words) -> Result<Vec<Host>> {
         0 => String::new(),
         port => port.to_string(),
     });
-    let ports = Some(ports.collect::<Vec<_>>().join(","));
-    let ports = ports.filter(|ports| ports.bytes().any(|byte| byte != b','));
+    // As in libpq several hosts are a list of ports, even an empty one, and no variable has them.
+    let ports = Some(ports.collect::<Vec<_>>().join(",")).filter(not_empty);
     let ports = words.take_beside("port", ports).filter(not_empty);
     let ports = ports.map_or_else(|| vec![String::new()], list);
     if ports.len() != 1 && ports.len() != names.len() {
@@ -455,26 +460,23 @@ fn ways(words: &Words, tls: &TlsWords) -> Result<(Vec<Option<Tls>>, Option<Strin
         return Ok((Vec::new(), None));
     };
     let is_system = ca.as_deref() == Some("system");
-    let no_ca = || {
-        words.invalid(
-            "sslrootcert",
-            "is for sslmode=verify-full, and for verify-ca and require, which verify no name",
-        )
-    };
     let verified = match &*mode {
         "disable" if cert.is_some() || key.is_some() => {
             let what = "is for TLS, and sslmode=disable has none: write sslmode=verify-full";
             let word = if cert.is_some() { "sslcert" } else { "sslkey" };
             return Err(words.invalid(word, what));
         }
-        "disable" | "allow" | "prefer" if ca.is_some() => return Err(no_ca()),
+        "disable" | "allow" | "prefer" if ca.is_some() => {
+            let what =
+                "is for sslmode=verify-full, and for verify-ca and require, which verify no name";
+            return Err(words.invalid("sslrootcert", what));
+        }
         "disable" => return Ok((vec![None], None)),
         "require" | "verify-ca" if is_system => {
             let what = "is system, whose CAs sign for everybody: write sslmode=verify-full, or the file of a CA of your own";
             return Err(words.invalid("sslrootcert", what));
         }
-        "require" if ca.is_some() => Verified::Ca,
-        "verify-ca" if ca.is_some() => Verified::Ca,
+        "require" | "verify-ca" if ca.is_some() => Verified::Ca,
         "verify-ca" => {
             let what = "is verify-ca, which needs sslrootcert=file: write that too, or sslmode=verify-full";
             return Err(words.invalid("sslmode", what));
@@ -491,19 +493,19 @@ fn ways(words: &Words, tls: &TlsWords) -> Result<(Vec<Option<Tls>>, Option<Strin
         (None, Some(_)) => Some("sslkey"),
         _ => None,
     };
+    // Of the URL it is told as in every store.
     if let Some(word) = half.filter(|word| words.origin(word).is_some()) {
         let what = "is half of a client certificate: sslcert and sslkey belong together";
         return Err(words.invalid(word, what));
     }
     let is_optional = matches!(&*mode, "allow" | "prefer");
     let shows = cert.is_some() || key.is_some();
-    let tls = if cfg!(feature = "tls-no-provider") {
-        let ca = ca.filter(|_| !is_system);
-        Some(Tls::from_files(FILES, [ca, cert, key])?.verifying(verified))
-    } else if is_optional && !shows {
-        None
-    } else {
-        return Err(tls_is_off());
+    let ca = ca.filter(|_| !is_system);
+    let tls = Tls::from_files(FILES, [ca, cert, key]).map(|tls| Some(tls.verifying(verified)));
+    let tls = match tls {
+        // Plain text is one of the ways of this mode, and the only one of this build.
+        Err(_) if cfg!(not(feature = "tls-no-provider")) && is_optional && !shows => None,
+        tls => tls?,
     };
     let ways = match (&*mode, tls) {
         ("prefer", tls) => preferred(tls),

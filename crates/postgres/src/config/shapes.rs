@@ -2,12 +2,12 @@
 //! page of the store has the same list.
 
 use leasehold_net::{Host, Verified};
-use leasehold_testbed::reasons::are_on_page;
+use leasehold_testbed::reasons::{Shape, urls_are_on_page};
 use tokio_postgres::config::ChannelBinding;
 
 use super::{Config, Listen};
 
-const SHAPES: [(&str, &str, &str); 38] = [
+const SHAPES: [Shape; 45] = [
     (
         "Heroku",
         "postgres://u1:pw@ec2-1-2-3-4.compute-1.amazonaws.com:5432/d1",
@@ -17,6 +17,11 @@ const SHAPES: [(&str, &str, &str); 38] = [
         "Neon",
         "postgresql://app:pw@ep-dark-1-pooler.eu-central-1.aws.neon.tech/app?sslmode=require&channel_binding=require",
         "host ep-dark-1-pooler.eu-central-1.aws.neon.tech:5432, database app; TLS, and the login is bound to it",
+    ),
+    (
+        "Neon, direct",
+        "postgresql://app:pw@ep-dark-1.eu-central-1.aws.neon.tech/app?sslmode=require",
+        "host ep-dark-1.eu-central-1.aws.neon.tech:5432, database app; TLS, not verified (warning)",
     ),
     (
         "Supabase",
@@ -44,6 +49,11 @@ const SHAPES: [(&str, &str, &str); 38] = [
         "host c.cluster-abc.eu-west-1.rds.amazonaws.com:5432, database app; TLS if offered",
     ),
     (
+        "Amazon RDS Proxy",
+        "postgresql://app:pw@p.proxy-abc.eu-west-1.rds.amazonaws.com:5432/app?sslmode=require",
+        "host p.proxy-abc.eu-west-1.rds.amazonaws.com:5432, database app; TLS, not verified (warning)",
+    ),
+    (
         "Cloud SQL, socket",
         "postgresql://app:pw@/app?host=/cloudsql/project:region:instance",
         "socket in /cloudsql/project:region:instance, database app",
@@ -69,6 +79,11 @@ const SHAPES: [(&str, &str, &str); 38] = [
         "host postgres.railway.internal:5432, database railway; TLS if offered",
     ),
     (
+        "Railway, public",
+        "postgresql://postgres:pw@viaduct.proxy.rlwy.net:12345/railway",
+        "host viaduct.proxy.rlwy.net:12345, database railway; TLS if offered",
+    ),
+    (
         "Fly",
         "postgres://app:pw@app-db.flycast:5432/app?sslmode=disable",
         "host app-db.flycast:5432, database app; plain text",
@@ -77,6 +92,11 @@ const SHAPES: [(&str, &str, &str); 38] = [
         "DigitalOcean",
         "postgresql://doadmin:pw@db-1-do-user-1-0.b.db.ondigitalocean.com:25060/defaultdb?sslmode=require",
         "host db-1-do-user-1-0.b.db.ondigitalocean.com:25060, database defaultdb; TLS, not verified (warning)",
+    ),
+    (
+        "DigitalOcean, pool",
+        "postgresql://doadmin:pw@db-1-do-user-1-0.b.db.ondigitalocean.com:25061/pool-1?sslmode=require",
+        "host db-1-do-user-1-0.b.db.ondigitalocean.com:25061, database pool-1; TLS, not verified (warning)",
     ),
     (
         "Azure, user@server",
@@ -109,9 +129,24 @@ const SHAPES: [(&str, &str, &str); 38] = [
         "host free-1.cockroachlabs.cloud:26257, database defaultdb; TLS, verified; options sent",
     ),
     (
+        "YugabyteDB Aeon",
+        "postgresql://admin:pw@eu-1.abc.aws.yugabyte.cloud:5433/yugabyte?ssl=true&sslmode=verify-full&sslrootcert=/root.crt",
+        "host eu-1.abc.aws.yugabyte.cloud:5433, database yugabyte; TLS, verified",
+    ),
+    (
         "A private CA",
         "postgres://app:pw@10.0.0.1/app?sslmode=verify-ca&sslrootcert=/ca.pem&sslcert=/me.pem&sslkey=/me.key",
         "host 10.0.0.1:5432, database app; TLS, its CA verified",
+    ),
+    (
+        "CloudNativePG",
+        "postgresql://app:pw@app-rw.default:5432/app",
+        "host app-rw.default:5432, database app; TLS if offered",
+    ),
+    (
+        "Docker Compose",
+        "postgres://postgres:pw@my_db:5432/postgres",
+        "host my_db:5432, database postgres; TLS if offered",
     ),
     (
         "Several servers",
@@ -245,14 +280,7 @@ fn meaning(url: &str) -> String {
 
 #[test]
 fn each_shape_means_what_the_page_says() {
-    for (of, url, expected) in SHAPES {
-        assert_eq!(meaning(url), expected, "{of}: {url}");
-    }
-    let rows = SHAPES.map(|(of, url, meaning)| format!("| {of} | `{url}` | {meaning} |"));
-    for row in &rows {
-        assert!(row.len() <= 300, "{row}");
-    }
-    are_on_page("postgres", "URLs of providers and frameworks", rows);
+    urls_are_on_page("postgres", &SHAPES, meaning);
 }
 
 #[tokio::test]

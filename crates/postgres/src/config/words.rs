@@ -112,10 +112,10 @@ const FIXED: [(&str, &[&str], &str); 14] = [
     ),
 ];
 
-/// Words of other clients about their own statements, of which the store prepares none, about the
-/// version of the server, which is asked for, about Supabase's own poolers, and about GSSAPI, which
-/// is not used. Nothing is to be done for them.
-const MOOT: [&str; 7] = [
+/// Words for which nothing is to be done: those of other clients about their own statements (the
+/// store prepares none), about the server's version (it is asked for) and about Supabase's own
+/// poolers, and those of libpq about GSSAPI, which is not used.
+const MOOT: [&str; 9] = [
     "serverVersion",
     "statement_cache_size",
     "statement-cache-capacity",
@@ -123,10 +123,16 @@ const MOOT: [&str; 7] = [
     "prepareThreshold",
     "supa",
     "krbsrvname",
+    "gsslib",
+    "gssdelegation",
 ];
 
 /// Words that are refused, with what to do instead.
-const REFUSED: [(&str, &str); 9] = [
+const REFUSED: [(&str, &str); 10] = [
+    (
+        "requiressl",
+        "requiressl is written sslmode=verify-full, or sslmode=require, which verifies nothing",
+    ),
     (
         "hostaddr",
         "hostaddr is not read: write the address as the host",
@@ -209,6 +215,15 @@ impl Words {
                 origin: variable.to_owned(),
             });
         }
+        // Libpq still reads this older variable, which PGSSLMODE overrules.
+        let older = environment("PGREQUIRESSL");
+        if older.is_some_and(|value| value.as_encoded_bytes().starts_with(b"1")) {
+            words.others.push(Other {
+                word: "sslmode".to_owned(),
+                value: "require".to_owned(),
+                origin: "PGREQUIRESSL".to_owned(),
+            });
+        }
         if let Some(name) = words.take("service") {
             let (service, path) = service(&name, environment)?;
             let origin = format!("the service in {}", path.display());
@@ -242,10 +257,10 @@ impl Words {
             .extract_if(.., |other| other.word == word)
             .collect();
         let given = self.url.take(word).or(part);
-        let is_safe = !["sslmode", "channel_binding"].contains(&word);
+        let may_be_undone = !["sslmode", "channel_binding"].contains(&word);
         match (given, others.into_iter().next()) {
             // An empty word undoes that of another place.
-            (Some(given), Some(_)) if given.is_empty() && is_safe => None,
+            (Some(given), Some(_)) if given.is_empty() && may_be_undone => None,
             (Some(given), _) => Some(given),
             (None, Some(other)) => {
                 self.taken.push((word, other.origin));

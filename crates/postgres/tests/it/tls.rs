@@ -321,13 +321,19 @@ async fn the_other_way_is_tried_where_the_first_one_is_refused() {
             let error = Postgres::connect(&wrong).await.unwrap_err();
             assert!(error.to_string().contains("28P01"), "{error}");
         }
-        let error = Postgres::connect(&of(&server, "sslmode=require"))
-            .await
-            .unwrap_err();
-        assert!(
-            error.kind() == ErrorKind::Denied && error.to_string().contains("28000"),
-            "{error}"
-        );
+        let refused = async |words: &str| {
+            let error = Postgres::connect(&of(&server, words)).await.unwrap_err();
+            assert!(
+                error.kind() == ErrorKind::Denied && error.to_string().contains("28000"),
+                "{error}"
+            );
+        };
+        refused("sslmode=require").await;
+        // A login over TLS that fails is no reason for plain text, which would be let in.
+        let ident =
+            "hostssl all all 127.0.0.1/32 ident\nhostnossl all all 127.0.0.1/32 scram-sha-256";
+        rules(&server, ident).await;
+        refused("sslmode=prefer").await;
     })
     .await;
 }

@@ -2,11 +2,11 @@
 //! page of the store has the same list.
 
 use leasehold_net::Verified;
-use leasehold_testbed::reasons::are_on_page;
+use leasehold_testbed::reasons::{Shape, urls_are_on_page};
 
 use super::{Config, Protocol};
 
-const SHAPES: [(&str, &str, &str); 33] = [
+const SHAPES: [Shape; 41] = [
     (
         "Upstash",
         "rediss://default:pw@eu1-apt-fox-12345.upstash.io:6379",
@@ -26,6 +26,11 @@ const SHAPES: [(&str, &str, &str); 33] = [
         "ElastiCache, Cluster",
         "rediss+cluster://clustercfg.app-1.abc.euw1.cache.amazonaws.com:6379",
         "Cluster by clustercfg.app-1.abc.euw1.cache.amazonaws.com:6379, TLS, verified",
+    ),
+    (
+        "ElastiCache Serverless",
+        "rediss://app-abc.serverless.euw1.cache.amazonaws.com:6379",
+        "app-abc.serverless.euw1.cache.amazonaws.com:6379, TLS, verified",
     ),
     (
         "MemoryDB",
@@ -79,10 +84,31 @@ const SHAPES: [(&str, &str, &str); 33] = [
         "app.redis.cache.windows.net:6380, TLS, verified",
     ),
     (
+        "Azure Managed Redis",
+        "rediss://:pw%3D@app.westeurope.redis.azure.net:10000",
+        "app.westeurope.redis.azure.net:10000, TLS, verified",
+    ),
+    (
+        "Azure, for .NET",
+        "app.redis.cache.windows.net:6380,password=pw,ssl=True",
+        "Refused: the store's URL: it does not begin with redis://",
+    ),
+    (
         "Memorystore",
         "rediss://:pw@10.0.0.3:6378?ssl_ca_certs=/ca.pem&ssl_check_hostname=false",
         "10.0.0.3:6378, TLS, its CA verified",
     ),
+    (
+        "Memorystore, plain",
+        "redis://10.0.0.3:6379",
+        "10.0.0.3:6379",
+    ),
+    (
+        "Dragonfly Cloud",
+        "rediss://default:pw@abc123.dragonflydb.cloud:6385",
+        "abc123.dragonflydb.cloud:6385, TLS, verified",
+    ),
+    ("KeyDB", "redis://:pw@keydb:6379/0", "keydb:6379"),
     (
         "redis-py",
         "REDIS://me:pw@localhost:6379/0?db=0&protocol=3",
@@ -109,6 +135,11 @@ const SHAPES: [(&str, &str, &str); 33] = [
         "h:6380, database 1, TLS, not verified (warning)",
     ),
     (
+        "Celery, Sentinel",
+        "sentinel://:pw@a:26379;sentinel://b:26379",
+        "Refused: the store's URL: it does not begin with redis://",
+    ),
+    (
         "Celery, socket",
         "redis+socket:///run/redis/redis.sock?virtual_host=1",
         "/run/redis/redis.sock, database 1",
@@ -122,6 +153,11 @@ const SHAPES: [(&str, &str, &str); 33] = [
         "Sidekiq",
         "redis://localhost:6379/12",
         "localhost:6379, database 12",
+    ),
+    (
+        "Rails cache",
+        "rediss://:pw@h:6380/1?ssl_cert_reqs=required",
+        "h:6380, database 1, TLS, verified",
     ),
     ("Valkey", "valkey://localhost:6379", "localhost:6379"),
     (
@@ -199,9 +235,5 @@ fn meaning(url: &str) -> String {
 
 #[test]
 fn each_shape_means_what_the_page_says() {
-    for (of, url, expected) in SHAPES {
-        assert_eq!(meaning(url), expected, "{of}: {url}");
-    }
-    let rows = SHAPES.map(|(of, url, meaning)| format!("| {of} | `{url}` | {meaning} |"));
-    are_on_page("redis", "URLs of providers and frameworks", rows);
+    urls_are_on_page("redis", &SHAPES, meaning);
 }

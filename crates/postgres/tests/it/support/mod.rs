@@ -36,17 +36,19 @@ pub(crate) async fn client_at(url: &str) -> Postgres {
     connected(|| Postgres::connect(url)).await
 }
 
-/// Lets in whom these rules let in, beside the testbed itself.
-pub(crate) async fn rules(server: &Server, rule: &str) {
+/// Lets in whom these rules let in, one a line, beside the testbed itself.
+pub(crate) async fn rules(server: &Server, rules: &str) {
     let file = server.text("SHOW hba_file").await.unwrap();
-    let rules = format!(
-        "COPY (SELECT * FROM (VALUES ('local all all trust'), ('{rule}')) rules) TO '{file}'"
+    let rows = format!(
+        "('local all all trust'), ('{}')",
+        rules.replace('\n', "'), ('")
     );
-    server.query(&rules).await.unwrap();
+    let copy = format!("COPY (SELECT * FROM (VALUES {rows}) rules) TO '{file}'");
+    server.query(&copy).await.unwrap();
     server.query("SELECT pg_reload_conf()").await.unwrap();
     let loaded = format!(
         "SELECT count(*) FROM pg_hba_file_rules WHERE type = '{}'",
-        rule.split(' ').next().unwrap()
+        rules.split(' ').next().unwrap()
     );
     until(async || server.number(&loaded).await.unwrap() == 1).await;
 }

@@ -37,10 +37,6 @@ const AT_ONCE: usize = 1 << 16;
 /// The state that requests share with the repairing task.
 pub(super) struct Link {
     pub(super) home: ServerSource,
-    #[cfg_attr(
-        not(feature = "tls-no-provider"),
-        expect(dead_code, reason = "it is None")
-    )]
     pub(super) tls: Option<leasehold_net::Tls>,
     /// The server has to be a node of a Cluster.
     pub(super) cluster: bool,
