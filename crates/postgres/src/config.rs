@@ -705,7 +705,7 @@ mod tests {
 
     /// The server for notifications has the TLS of the main one, with the files that its own URL
     /// names in their places.
-    #[cfg(feature = "tls")]
+    #[cfg(feature = "tls-no-provider")]
     #[test]
     fn files_of_the_server_for_notifications_replace_those_of_the_main_one() {
         let main = "sslmode=verify-full&sslrootcert=/a.pem&sslcert=/c.pem&sslkey=/k.pem";
@@ -899,7 +899,7 @@ mod tests {
         let given = || read("postgres://me@h/db", &[("PGPASSWORD", "s3cret")]).unwrap();
         let asked = given().credentials(|| async { Ok(("you".to_owned(), "new".to_owned())) });
         assert!(asked.warnings().is_empty(), "{:?}", asked.warnings());
-        #[cfg(feature = "tls")]
+        #[cfg(feature = "tls-no-provider")]
         assert!(given().tls(Tls::new()).warnings().is_empty());
     }
 
