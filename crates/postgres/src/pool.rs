@@ -125,7 +125,7 @@ pub trait ConnectionPool: Send + Sync + 'static {
     /// Waits until the program closes the pool. The store then keeps no connection any more. A pool
     /// whose `close` waits for nobody does not need this.
     async fn closed(&self) {
-        pending().await
+        pending::<()>().await;
     }
 }
 

@@ -64,7 +64,7 @@ pub(crate) struct Pool {
 /// Where connections come from.
 enum Source {
     /// They are opened, and are the store's own.
-    Server(Server),
+    Server(Box<Server>),
     /// They are borrowed.
     Lender(Lender),
 }
@@ -116,7 +116,7 @@ impl Pool {
         notifier: &Notifier,
     ) -> Arc<Pool> {
         let source = match lender {
-            None => Source::Server(config.server.clone()),
+            None => Source::Server(Box::new(config.server.clone())),
             Some(pool) => Source::Lender(Lender {
                 pool,
                 identity: config.server.identity.clone(),

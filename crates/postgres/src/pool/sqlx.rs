@@ -24,7 +24,7 @@ impl ConnectionPool for PgPool {
     }
 
     async fn get(&self) -> Result<Box<dyn PooledConnection>, PoolError> {
-        let connection = self.acquire().await.map_err(reason)?;
+        let connection = self.acquire().await.map_err(|e| reason(&e))?;
         Ok(Box::new(connection))
     }
 
@@ -43,12 +43,12 @@ impl PooledConnection for PoolConnection<Postgres> {
     async fn query(&mut self, request: &Request) -> Result<Vec<Row>, PoolError> {
         let sql = request.to_sql();
         let rows = Executor::fetch_all(&mut **self, raw_sql(&sql)).await;
-        rows.map_err(reason)?.iter().map(row).collect()
+        rows.map_err(|e| reason(&e))?.iter().map(row).collect()
     }
 
     async fn simple_query(&mut self, sql: &str) -> Result<Vec<Vec<Option<String>>>, PoolError> {
         let rows = Executor::fetch_all(&mut **self, raw_sql(sql)).await;
-        rows.map_err(reason)?.iter().map(texts).collect()
+        rows.map_err(|e| reason(&e))?.iter().map(texts).collect()
     }
 
     fn give_back(mut self: Box<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
@@ -71,7 +71,7 @@ fn row(row: &PgRow) -> Result<Row, PoolError> {
 
 fn texts(row: &PgRow) -> Result<Vec<Option<String>>, PoolError> {
     let text = |nth| {
-        let value = row.try_get_raw(nth).map_err(reason)?;
+        let value = row.try_get_raw(nth).map_err(|e| reason(&e))?;
         if sqlx_core::value::ValueRef::is_null(&value) {
             return Ok(None);
         }
@@ -83,8 +83,8 @@ fn texts(row: &PgRow) -> Result<Vec<Option<String>>, PoolError> {
 }
 
 /// An error of `sqlx`, without the details of the server's message.
-fn reason(e: Error) -> PoolError {
-    if let Error::Database(said) = &e
+fn reason(e: &Error) -> PoolError {
+    if let Error::Database(said) = e
         && let Some(said) = said.try_downcast_ref::<PgDatabaseError>()
     {
         return PoolError::Refused {
