@@ -19,7 +19,7 @@ const MAX_TABLE_LINE: usize = 300;
 /// Folders at the root of a particular machine, which no file of the project may mention.
 const MACHINE: [&str; 4] = ["work", "tmp", "root", "home"];
 /// The features that published crates may have. Each adds something and changes nothing else; `shuttle` does nothing without `--cfg shuttle`.
-const FEATURES: [&str; 19] = [
+const FEATURES: [&str; 22] = [
     "default",
     "full",
     "memory",
@@ -34,6 +34,9 @@ const FEATURES: [&str; 19] = [
     "tls-aws-lc",
     "tls-ring",
     "tls-no-provider",
+    "deadpool",
+    "bb8",
+    "sqlx",
     "sasl",
     "serde",
     "lab",
