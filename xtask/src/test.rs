@@ -138,7 +138,10 @@ fn on_server(server: &Server, suites: &[Binary]) -> Vec<Suite> {
     suites.iter().filter(is_due).map(on).collect()
 }
 
-/// Nothing is left out.
+/// Tells tests that nothing is to be left out.
+const WHOLE: &str = "LEASEHOLD_WHOLE";
+
+/// Returns whether nothing is to be left out.
 fn is_whole() -> bool {
     env::args().any(|word| word == "--all")
 }
@@ -190,9 +193,13 @@ fn suite(binary: &Binary) -> Suite {
     if !slice.is_empty() {
         name.push_str(" (a slice of it)");
     }
+    let mut command = binary.command(&[of(WORDS), slice].concat());
+    if is_whole() {
+        command.env(WHOLE, "1");
+    }
     Suite {
         name,
-        command: binary.command(&[of(WORDS), slice].concat()),
+        command,
         must_count: *kind == Kind::Suite,
         again: Some(binary.clone())
             .filter(|_| *kind == Kind::Suite && !PROOFS.contains(&&**package)),

@@ -16,20 +16,50 @@ use tokio::time::timeout;
 use super::common::*;
 
 /// Nodes by their places, as `abc`.
-struct Cluster(Vec<Redis>);
+struct Cluster {
+    nodes: Vec<Redis>,
+    /// The addresses by which lists name the nodes.
+    addrs: Vec<String>,
+}
 
 impl Cluster {
     async fn of(n: usize) -> Cluster {
-        Cluster(nodes(n).await)
+        let nodes = nodes(n).await;
+        let addrs = nodes.iter().map(|node| node.addr().to_owned()).collect();
+        Cluster { nodes, addrs }
+    }
+
+    /// Nodes behind proxies, in the same order.
+    async fn behind_proxies(n: usize) -> (Cluster, Vec<Proxy>) {
+        let nodes = nodes(n).await;
+        let mut ways = Vec::new();
+        for node in &nodes {
+            ways.push(Proxy::to(node.addr()).await.unwrap());
+        }
+        let addrs = ways.iter().map(|way| way.addr().to_owned()).collect();
+        (Cluster { nodes, addrs }, ways)
+    }
+
+    fn place(name: char) -> usize {
+        usize::from(name as u8 - b'a')
     }
 
     fn node(&self, name: char) -> &Redis {
-        &self.0[usize::from(name as u8 - b'a')]
+        &self.nodes[Self::place(name)]
+    }
+
+    fn addr(&self, name: char) -> &str {
+        &self.addrs[Self::place(name)]
     }
 
     fn url(&self, list: &str) -> String {
-        let addrs = list.chars().map(|name| self.node(name).addr());
-        format!("{}?timeout=5000", url(addrs))
+        self.patient_url(list, 5000)
+    }
+
+    /// A URL whose requests wait for an answer for this number of milliseconds.
+    fn patient_url(&self, list: &str, timeout: u32) -> String {
+        let addrs = list.chars().map(|name| self.addr(name));
+        format!("{}?timeout={timeout}", url(addrs))
     }
 
     fn config(&self, list: &str) -> Config {
@@ -48,7 +78,7 @@ impl Cluster {
     /// Changes the list, and returns the nodes that have no vote.
     async fn change(&self, old: &str, new: &str) -> usize {
         let changed = self.try_change(old, new).await.unwrap();
-        let expected: BTreeSet<&str> = new.chars().map(|name| self.node(name).addr()).collect();
+        let expected: BTreeSet<&str> = new.chars().map(|name| self.addr(name)).collect();
         let nodes: BTreeSet<&str> = changed.nodes.iter().map(String::as_str).collect();
         assert_eq!(nodes, expected);
         changed.without_vote.len()
@@ -460,7 +490,7 @@ async fn a_user_with_the_rights_of_a_program_gives_a_number_that_stays() {
         let rights = "on >pw ~* &leasehold:* -@all +hello +client +ping +subscribe +unsubscribe +publish +eval +evalsha +info +config|get \
             +exists +get +set +pexpire +pttl +del +unlink +hset +hget +hmget +hgetall +hdel +zadd +zcard +zscore +zrange +zrevrange \
             +zrangebyscore +zrem +time +rename +zremrangebyscore +pubsub|numsub";
-        for node in &all.0 {
+        for node in &all.nodes {
             let words = ["ACL", "SETUSER", "app"].into_iter();
             let words: Vec<&str> = words.chain(rights.split_whitespace()).collect();
             node.command(&words).await.unwrap();
@@ -643,7 +673,7 @@ async fn why_a_node_cannot_read_its_record_is_said() {
         };
         warned(all.url("abc"), reason).await;
         let rights = "on >pw ~a ~{a}:* ~{}:rt ~{}:ro ~{}:rb ~{}:store ~{}:- &leasehold:* +@all";
-        for node in &all.0 {
+        for node in &all.nodes {
             let words = ["ACL", "SETUSER", "app"].into_iter();
             let words: Vec<&str> = words.chain(rights.split(' ')).collect();
             node.command(&words).await.unwrap();
@@ -716,6 +746,8 @@ async fn why_a_node_stays_behind_is_said() {
 /// it is told that its own is out of date.
 struct Fleet {
     all: Cluster,
+    /// How long its requests wait for an answer, in milliseconds.
+    timeout: u32,
     list: std::sync::Mutex<String>,
     ends: AtomicBool,
     grants: AtomicUsize,
@@ -723,11 +755,44 @@ struct Fleet {
 }
 
 impl Fleet {
+    fn new(all: Cluster, timeout: u32, list: &str) -> Arc<Fleet> {
+        Arc::new(Fleet {
+            all,
+            timeout,
+            list: std::sync::Mutex::new(list.into()),
+            ends: AtomicBool::new(false),
+            grants: AtomicUsize::new(0),
+            holds: std::sync::Mutex::default(),
+        })
+    }
+
+    fn start(self: &Arc<Fleet>, programs: usize) -> JoinSet<()> {
+        (0..programs).map(|_| self.clone().program()).collect()
+    }
+
+    /// Waits until the programs were granted this many locks more.
+    async fn goes_on(&self, grants: usize) {
+        let before = self.grants.load(Ordering::Relaxed);
+        until(|| async { self.grants.load(Ordering::Relaxed) > before + grants }).await;
+    }
+
+    /// Ends the programs, and fails if two held at once or a token fell.
+    async fn judge(&self, programs: JoinSet<()>) {
+        self.ends.store(true, Ordering::Relaxed);
+        programs.join_all().await;
+        let mut holds = std::mem::take(&mut *self.holds.lock().unwrap());
+        holds.sort();
+        for pair in holds.windows(2) {
+            assert!(pair[0].1 <= pair[1].0, "two held: {pair:?}");
+            assert!(pair[0].2 < pair[1].2, "a token fell: {pair:?}");
+        }
+    }
+
     async fn program(self: Arc<Fleet>) {
         while !self.ends.load(Ordering::Relaxed) {
             let list = self.list.lock().unwrap().clone();
-            let addrs = list.chars().map(|name| self.all.node(name).addr());
-            let Ok(store) = Redlock::connect(&format!("{}?timeout=2000", url(addrs))).await else {
+            let Ok(store) = Redlock::connect(&self.all.patient_url(&list, self.timeout)).await
+            else {
                 sleep(20).await;
                 continue;
             };
@@ -775,18 +840,9 @@ impl Fleet {
 #[tokio::test]
 async fn twenty_programs_never_overlap_while_the_list_changes() {
     bounded(async {
-        let fleet = Arc::new(Fleet {
-            all: Cluster::of(6).await,
-            list: std::sync::Mutex::new("abc".into()),
-            ends: AtomicBool::new(false),
-            grants: AtomicUsize::new(0),
-            holds: std::sync::Mutex::default(),
-        });
+        let fleet = Fleet::new(Cluster::of(6).await, 2000, "abc");
         fleet.all.change("abc", "abc").await;
-        let mut programs = JoinSet::new();
-        for _ in 0..20 {
-            programs.spawn(fleet.clone().program());
-        }
+        let programs = fleet.start(20);
         let mut old = "abc";
         for new in ["abcd", "abcde", "abcd", "bcd", "bcdf", "cdf"] {
             // The run dies wherever it is.
@@ -796,19 +852,144 @@ async fn twenty_programs_never_overlap_while_the_list_changes() {
             }
             assert_eq!(fleet.all.change(old, new).await, 0);
             *fleet.list.lock().unwrap() = new.into();
-            let before = fleet.grants.load(Ordering::Relaxed);
             // Some programs go on with the old list for a while.
-            until(|| async { fleet.grants.load(Ordering::Relaxed) > before + 40 }).await;
+            fleet.goes_on(40).await;
             old = new;
         }
-        fleet.ends.store(true, Ordering::Relaxed);
-        programs.join_all().await;
-        let mut holds = std::mem::take(&mut *fleet.holds.lock().unwrap());
-        holds.sort();
-        for pair in holds.windows(2) {
-            assert!(pair[0].1 <= pair[1].0, "two held: {pair:?}");
-            assert!(pair[0].2 < pair[1].2, "a token fell: {pair:?}");
+        fleet.judge(programs).await;
+    })
+    .await;
+}
+
+/// A fault of one node as it gets a write of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// It stops before the write, and executes it after the run of the operator has ended.
+    Stopped,
+    /// It is killed before the write, and comes back with its data.
+    Killed,
+    /// It has lost its data when the write comes.
+    Emptied,
+    /// It executes the write, and loses its data before anybody knows.
+    EmptiedAfter,
+    /// It executes the write, and the answer is lost.
+    AnswerLost,
+    /// It is cut off before the write, and comes back after the first repetition.
+    LeftBehind,
+    /// The write comes when the operator has repeated all that was to be repeated.
+    Late,
+}
+
+impl Fault {
+    const ALL: [Fault; 7] = [
+        Fault::Stopped,
+        Fault::Killed,
+        Fault::Emptied,
+        Fault::EmptiedAfter,
+        Fault::AnswerLost,
+        Fault::LeftBehind,
+        Fault::Late,
+    ];
+
+    /// Runs the change, in which this node meets the fault at this write. Returns whether the write came.
+    async fn during(self, change: impl Future, node: &Redis, way: &Proxy, write: &str) -> bool {
+        let word = format!("\r\n{write}\r\n");
+        let trap = match self {
+            Fault::EmptiedAfter | Fault::AnswerLost => way.hold_reply_matching(word),
+            _ => way.hold_matching(word),
+        };
+        let harm = async {
+            trap.sprung().await;
+            match self {
+                Fault::Stopped => node.pause().await.unwrap(),
+                Fault::Killed => node.kill().await.unwrap(),
+                Fault::Emptied | Fault::EmptiedAfter => {
+                    node.command(&["FLUSHALL"]).await.unwrap();
+                    way.deliver_held();
+                }
+                Fault::AnswerLost | Fault::LeftBehind => way.cut().await,
+                Fault::Late => {}
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            _ = change => {}
+            () = harm => {}
         }
+        match self {
+            Fault::Stopped => {
+                way.deliver_held();
+                node.resume().unwrap();
+            }
+            Fault::Killed => node.start_again().await.unwrap(),
+            Fault::AnswerLost => way.heal().await,
+            _ => {}
+        }
+        trap.has_sprung()
+    }
+}
+
+/// The list grows and shrinks again and again, and each time one node meets one fault at one write.
+/// The operator repeats the change until all nodes have a vote, while programs run. Each fault comes
+/// once, at a random write; with `LEASEHOLD_WHOLE`, as `cargo xtask test --all` sets it, at each.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fault_of_a_node_at_any_write_of_a_change_makes_no_two_holders() {
+    within(600, async {
+        let (all, ways) = Cluster::behind_proxies(4).await;
+        let fleet = Fleet::new(all, 300, "abc");
+        let all = &fleet.all;
+        all.change("abc", "abc").await;
+        let programs = fleet.start(4);
+        let writes = ["promise", "close", "open"].into_iter();
+        let places = writes.flat_map(|write| "abcd".chars().map(move |name| (write, name)));
+        let places: Vec<(&str, char)> = places.collect();
+        let is_whole = std::env::var_os("LEASEHOLD_WHOLE").is_some();
+        let cells = Fault::ALL.into_iter().flat_map(|fault| {
+            let chosen = match is_whole {
+                true => places.clone(),
+                false => vec![places[fastrand::usize(..places.len())]],
+            };
+            chosen
+                .into_iter()
+                .map(move |(write, name)| (fault, write, name))
+        });
+        for (fault, write, name) in cells {
+            for (old, new) in [("abc", "abcd"), ("abcd", "abc")] {
+                let cell = format!("{fault:?} {name} {write}, {old} to {new}");
+                let (node, way) = (all.node(name), &ways[Cluster::place(name)]);
+                let [from, to] =
+                    [old, new].map(|list| Config::from_url(&all.patient_url(list, 300)).unwrap());
+                let change = change_nodes(&from, &to, drop);
+                let came = fault.during(change, node, way, write).await;
+                // A node that is added makes no promise.
+                assert_eq!(
+                    came,
+                    old.contains(name) || new.contains(name) && write == "open",
+                    "{cell}"
+                );
+                let mut said = Vec::new();
+                for (from, to) in [(old, new), (old, new), (new, new), (new, new), (new, new)] {
+                    let changed = all.try_change(from, to).await;
+                    *fleet.list.lock().unwrap() = new.into();
+                    if fault == Fault::LeftBehind {
+                        way.heal().await;
+                    }
+                    let has_all = changed.as_ref().is_ok_and(|it| it.without_vote.is_empty());
+                    said.push(changed);
+                    if from == to && has_all {
+                        break;
+                    }
+                }
+                let ends = said.last().unwrap().as_ref();
+                assert!(
+                    ends.is_ok_and(|it| it.without_vote.is_empty()),
+                    "{cell}: {said:?}"
+                );
+                way.disarm();
+                fleet.goes_on(5).await;
+            }
+        }
+        fleet.judge(programs).await;
     })
     .await;
 }
