@@ -39,7 +39,8 @@ struct Settings {
 }
 
 impl Faults {
-    /// The usual faults: one request in twenty is lost, one in ten unanswered, all are delayed by up to 3 ms.
+    /// The usual faults: one request in twenty is lost, one in ten unanswered, all are delayed by up
+    /// to 3 ms. Of three renewals in a row one is answered, since a lease has room for three.
     pub fn frequent() -> Faults {
         let faults = Faults::default();
         faults.0.lost.store(50, Ordering::Relaxed);
@@ -99,7 +100,12 @@ pub struct Faulty {
     inner: Arc<dyn Backend>,
     faults: Faults,
     random: Mutex<fastrand::Rng>,
+    /// The number of renewals in a row that failed at random.
+    failed_renewals: AtomicU32,
 }
+
+/// The number of renewals in a row that may fail at random.
+const FAILED_RENEWALS: u32 = 2;
 
 impl Faulty {
     /// `inner` with these faults, which follow from `seed`.
@@ -108,6 +114,7 @@ impl Faulty {
             inner,
             faults,
             random: Mutex::new(fastrand::Rng::with_seed(seed)),
+            failed_renewals: AtomicU32::new(0),
         }
     }
 
@@ -152,6 +159,26 @@ impl Faulty {
     }
 }
 
+impl Faulty {
+    async fn renew_at_random(&self, leases: &[LeaseRef]) -> Result<Vec<Renewal>> {
+        let may_fail = self.failed_renewals.load(Ordering::Relaxed) < FAILED_RENEWALS;
+        if may_fail {
+            self.before().await?;
+        }
+        self.faults
+            .0
+            .renewed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend_from_slice(leases);
+        let answer = self.inner.renew(leases).await;
+        match may_fail {
+            true => self.after(answer, false),
+            false => answer,
+        }
+    }
+}
+
 impl fmt::Debug for Faulty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Faulty({:?})", self.inner)
@@ -189,15 +216,12 @@ impl Backend for Faulty {
         if take(&self.faults.0.fail_renewals) {
             return Err(Error::new(ErrorKind::Unavailable, "refused, by the suite"));
         }
-        self.before().await?;
-        self.faults
-            .0
-            .renewed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend_from_slice(leases);
-        let answer = self.inner.renew(leases).await;
-        self.after(answer, false)
+        let renewed = self.renew_at_random(leases).await;
+        match renewed {
+            Ok(_) => self.failed_renewals.store(0, Ordering::Relaxed),
+            Err(_) => drop(self.failed_renewals.fetch_add(1, Ordering::Relaxed)),
+        }
+        renewed
     }
 
     fn renew_batch(&self) -> usize {

@@ -102,7 +102,7 @@ fn asked_again(clients: usize, waited: Duration) -> f64 {
 #[tokio::test]
 async fn a_hand_over_among_a_hundred_clients_costs_little_more_than_among_two() {
     within(120, async {
-        for (clients, most_requests, most_bytes) in [(2, 2.1, 1_000.0), (100, 2.2, 1_500.0)] {
+        for (clients, most_requests, most_bytes) in [(2, 2.1, 1_000.0), (100, 2.5, 1_500.0)] {
             let server = server().await;
             let mut circle = Circle::of(&server, clients).await;
             circle.hand_over_often(3 * clients).await;
@@ -148,7 +148,7 @@ async fn a_hand_over_in_changing_orders_costs_the_same_among_twenty_and_a_hundre
             let each = least(&server, clients, 200, async || hand_overs(200).await).await;
             println!("{clients} clients in changing orders: {each:?} for each hand-over");
             assert!(
-                each.requests <= 2.2 && each.bytes <= 1_500.0,
+                each.requests <= 2.5 && each.bytes <= 1_500.0,
                 "{clients} clients: {each:?}"
             );
             bytes.push(each.bytes);

@@ -373,7 +373,7 @@ async fn a_server_that_is_far_away_is_waited_for() {
     within(120, async {
         let server = server().await;
         let proxy = testbed::Proxy::to(server.addr()).await.unwrap();
-        let ttl = Duration::from_secs(9);
+        let ttl = Duration::from_secs(12);
         let store = Store::new(client(proxy.addr()).await).ttl(ttl);
         proxy.delay(Duration::from_millis(550));
         let guard = store.lock("a").acquire().await.unwrap();
