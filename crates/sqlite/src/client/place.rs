@@ -6,7 +6,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use leasehold_core::{Error, ErrorKind, Result};
-use rustix::fs::{Access, StatFs, access, stat, statfs};
+use rustix::fs::{
+    Access, AtFlags, CWD, StatFs, StatxAttributes, StatxFlags, access, stat, statfs, statx,
+};
 use rustix::io::Errno;
 
 use crate::error;
@@ -82,12 +84,31 @@ pub(crate) fn real(path: &Path) -> Result<PathBuf> {
     let real = folder.canonicalize().map_err(of)?.join(name);
     match fs::metadata(&real) {
         Ok(file) if !file.is_file() => return Err(no_file(path)),
-        // It may be gone by now, and then nobody uses it.
-        Ok(_) => statfs(&real).map_or(Ok(()), |disk| is_local(&real, &disk))?,
+        Ok(_) => is_mounted_with_its_folder(&real)?,
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(of(e)),
         Err(_) => {}
     }
     Ok(real)
+}
+
+/// Refuses a file that is mounted by itself, as into a container, and one on a remote disk. The
+/// log, the index and the FIFOs beside such a file are not those of its other users, and no new
+/// file can be moved into its place. A file that has just been removed is not refused.
+fn is_mounted_with_its_folder(real: &Path) -> Result<()> {
+    // Linux before 5.8 does not say what is mounted.
+    let asked = statx(CWD, real, AtFlags::empty(), StatxFlags::empty());
+    let is_root = asked.is_ok_and(|file| {
+        let known = file.stx_attributes & file.stx_attributes_mask;
+        known.contains(StatxAttributes::MOUNT_ROOT)
+    });
+    if is_root {
+        let what = "is mounted without its directory, so the files beside it are not those of its other users: mount its directory";
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("{} {what}", real.display()),
+        ));
+    }
+    statfs(real).map_or(Ok(()), |disk| is_local(real, &disk))
 }
 
 fn no_file(path: &Path) -> Error {
