@@ -262,7 +262,7 @@ impl Backend for Sqlite {
         let name = name.clone();
         let limit = limit(None);
         self.client
-            .ask(move |client| client.write(limit, |queues| queues.evict(name.as_str(), token)))
+            .ask(move |client| client.evict(&name, token, limit))
             .await
     }
 
