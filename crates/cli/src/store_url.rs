@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use clap::ValueHint;
 use leasehold::{Error, ErrorKind};
 use leasehold_net::Address;
+use leasehold_net::parameters::{self, Shown};
 
 /// The environment variable that names the store.
 pub(crate) const VARIABLE: &str = "LEASEHOLD_STORE";
@@ -451,49 +452,6 @@ fn is_scheme(text: &str) -> bool {
         .all(|byte| byte.is_ascii_alphanumeric() || b"+-".contains(&byte))
 }
 
-/// Parameters of stores that contain no secret, among them all that choose the database or its TLS.
-/// `listen` of PostgreSQL may be a URL with a password.
-const KNOWN: [&str; 38] = [
-    "database=",
-    "virtual_host=",
-    "ssl=",
-    "ssl_check_hostname=",
-    "master=",
-    "masterName=",
-    "store=",
-    "timeout=",
-    "host=",
-    "port=",
-    "dbname=",
-    "application_name=",
-    "channel_binding=",
-    "connect_timeout=",
-    "keepalives=",
-    "keepalives_idle=",
-    "keepalives_interval=",
-    "keepalives_count=",
-    "tcp_user_timeout=",
-    "pgbouncer=",
-    "connection_limit=",
-    "pool_timeout=",
-    "service=",
-    "ssl_cert_reqs=",
-    "ssl_ca_certs=",
-    "sentinelMasterId=",
-    "db=",
-    "prefix=",
-    "ca=",
-    "cert=",
-    "server_name=",
-    "schema=",
-    "connections=",
-    "install=",
-    "sslmode=",
-    "sslrootcert=",
-    "sslcert=",
-    "target_session_attrs=",
-];
-
 /// Returns whether a value may have a secret in it, as a URL in the place of a name has: `%40` is `@`,
 /// `%3A` is `:`, and `%3D` is `=`.
 fn is_suspicious(value: &str) -> bool {
@@ -508,6 +466,14 @@ fn is_suspicious(value: &str) -> bool {
         || !value.split(',').all(may_be_a_place)
 }
 
+/// Returns whether a value is the path of a file: any other text in its place may be the secret
+/// itself that belongs into the file.
+fn is_path(value: &str) -> bool {
+    ["/", "%2F", "%2f", "."]
+        .iter()
+        .any(|it| value.starts_with(it))
+}
+
 /// Hides the parameters that no store has: such a one may be a password. Of one that chooses the
 /// database the name stays, so that the URL names no other database, and is refused.
 fn without_unknown_parameters(url: &str) -> String {
@@ -515,14 +481,20 @@ fn without_unknown_parameters(url: &str) -> String {
         return url.into();
     };
     let shown = |pair: &str| {
-        let known = KNOWN.iter().find(|key| pair.starts_with(**key)).copied();
-        match known {
-            _ if pair == "listen=off" => pair.to_owned(),
-            // Any text may begin the names of keys.
-            Some("prefix=") => pair.to_owned(),
-            Some(key) if !is_suspicious(&pair[key.len()..]) => pair.to_owned(),
-            None | Some("application_name=") => "…".to_owned(),
-            Some(key) => format!("{key}…"),
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let is_shown = match parameters::shown(key) {
+            Some(Shown::All) => true,
+            Some(Shown::Value | Shown::IfHarmless) => !is_suspicious(value),
+            Some(Shown::Path) => is_path(value) && !is_suspicious(value),
+            Some(Shown::Nothing) => pair == "listen=off",
+            None => false,
+        };
+        match parameters::shown(key) {
+            Some(_) if is_shown => pair.to_owned(),
+            Some(Shown::Value | Shown::Path) => format!("{key}=…"),
+            // It may be the name of any of them.
+            None if key.contains('%') => "…=…".to_owned(),
+            _ => "…".to_owned(),
         }
     };
     let shown: Vec<String> = query.split('&').map(shown).collect();
@@ -593,9 +565,9 @@ mod tests {
             ),
             (
                 "rediss://h?ca=/a.pem&cert=/b.pem&key=s3cret",
-                "rediss://h?ca=/a.pem&cert=/b.pem&…",
+                "rediss://h?ca=/a.pem&cert=/b.pem&key=…",
             ),
-            ("sqlite:///a.db?key=s3cret", "sqlite:///a.db?…"),
+            ("sqlite:///a.db?key=s3cret", "sqlite:///a.db?key=…"),
             ("me:s3cret@redis://host", "…://host"),
             ("sqlite://me:s3cret@host/x.db", "sqlite://host/x.db"),
             (
@@ -607,8 +579,12 @@ mod tests {
                 "postgres://h:1,[::1]/db?schema=locks&install=false",
             ),
             (
-                "postgresql://me:s3/cret@h/db?sslmode=verify-full&sslkey=/s3cret",
-                "postgresql://h/db?sslmode=verify-full&…",
+                "postgresql://me:s3/cret@h/db?sslmode=verify-full&sslkey=s3cret",
+                "postgresql://h/db?sslmode=verify-full&sslkey=…",
+            ),
+            (
+                "postgres://h/db?sslpassword=s3cret&options=-cs3cret&user=s3cret",
+                "postgres://h/db?…&…&…",
             ),
             (
                 "postgres://h/db?listen=postgres:%2F%2Fme:s3cret%40d&listen=off",
@@ -640,6 +616,7 @@ mod tests {
                 "postgres://h?service=…",
             ),
             ("postgres://h?application_name=s3:cret", "postgres://h?…"),
+            ("postgres://h?%64bname=s3cret", "postgres://h?…=…"),
             (
                 "postgres://?host=/cloudsql/a:b,::1&port=1,2",
                 "postgres://?host=/cloudsql/a:b,::1&port=1,2",
@@ -692,20 +669,63 @@ mod tests {
                 "postgres://h/db?store=postgres-1",
                 "postgres://h/db?store=postgres-1",
             ),
+            (
+                "rediss://h?cert=/b.pem&key=%2Fb.key&scripts=off&min_replicas=1",
+                "rediss://h?cert=/b.pem&key=%2Fb.key&scripts=off&min_replicas=1",
+            ),
+            (
+                "rediss://h?ssl_certfile=/b.pem&ssl_keyfile=/b.key&protocol=2",
+                "rediss://h?ssl_certfile=/b.pem&ssl_keyfile=/b.key&protocol=2",
+            ),
+            (
+                "postgres://h/db?sslcert=/me.pem&sslkey=./me.key&passfile=/pass",
+                "postgres://h/db?sslcert=/me.pem&sslkey=./me.key&passfile=/pass",
+            ),
+            (
+                "bridge+etcd://a?discover=true zookeeper://b?sasl=digest-md5",
+                "bridge+etcd://a?discover=true zookeeper://b?sasl=digest-md5",
+            ),
+            (
+                "postgres://h/db?options=-csearch_path%3Dx",
+                "postgres://h/db",
+            ),
         ] {
             let given_url = StoreUrl::new(url).for_program();
             assert_eq!(given_url, given);
             assert!(StoreUrl::new(&given_url).check().is_ok(), "{given_url}");
         }
-        let hidden = StoreUrl::new("postgres://h?dbname=x:s3cret").for_program();
+        let hidden = |url| StoreUrl::new(url).for_program();
         for shown in [
-            &*hidden,
+            &*hidden("postgres://h?dbname=x:s3cret"),
+            &*hidden("postgres://h/x?%64bname=y"),
+            &*hidden("rediss://h?cert=/b.pem&key=b.key"),
             "redis://…",
             "postgres://h/db?…",
             "bridge+redis://a redis://…",
         ] {
             let refused = StoreUrl::new(shown).check().unwrap_err().to_string();
             assert!(refused.contains("without credentials"), "{refused}");
+        }
+    }
+
+    /// The other direction, that a store reads no parameter that the list lacks, is checked wherever
+    /// a URL is parsed.
+    #[cfg(all(feature = "etcd", feature = "tls"))]
+    #[test]
+    fn each_parameter_in_the_list_is_known_to_a_store() {
+        use leasehold::{etcd, postgres, redis, zookeeper};
+
+        let knows = |e: Option<Error>| e.is_none_or(|e| !e.to_string().contains("is unknown"));
+        for word in parameters::PARAMETERS.iter().flat_map(|(_, all)| *all) {
+            let url = |before: &str| format!("{before}?{word}=1");
+            let is_known = [
+                etcd::Config::from_url(&url("etcd://h")).err(),
+                postgres::Config::from_url(&url("postgres://h/db")).err(),
+                redis::Config::from_url(&url("redis://h")).err(),
+                redis::Config::from_url(&url("redis-sentinel://h/name")).err(),
+                zookeeper::Config::from_url(&url("zookeeper://h")).err(),
+            ];
+            assert!(is_known.into_iter().any(knows), "{word}");
         }
     }
 

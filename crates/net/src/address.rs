@@ -11,6 +11,8 @@ use std::time::Duration;
 use leasehold_core::{Error, ErrorKind, Result, StoreId};
 use percent_encoding::percent_decode_str;
 
+use crate::parameters::shown;
+
 /// A store's URL, taken apart:
 /// `scheme://[[user]:password@]host[:port][,host[:port]…][/path][?key=value[&key=value…]]`.
 ///
@@ -268,14 +270,17 @@ impl Address {
         }
     }
 
-    /// Takes a parameter out; `None` if it is not given.
+    /// Takes a parameter out; `None` if it is not given. It is one of
+    /// [`parameters`](crate::parameters), which says what of it may be shown.
     pub fn take(&mut self, key: &str) -> Option<String> {
+        debug_assert!(shown(key).is_some(), "parameters.rs lacks {key}");
         let at = self.parameters.iter().position(|(known, _)| known == key)?;
         Some(self.parameters.remove(at).1)
     }
 
     /// Gives a parameter of another client the name that it has here.
     pub fn rename(&mut self, theirs: &str, ours: &str) {
+        debug_assert!(shown(theirs).is_some(), "parameters.rs lacks {theirs}");
         let theirs = self.parameters.iter_mut().filter(|(key, _)| key == theirs);
         theirs.for_each(|(key, _)| ours.clone_into(key));
     }

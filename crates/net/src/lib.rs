@@ -2,6 +2,7 @@
 //! with the feature of a store; the stores re-export the types of their settings.
 //!
 //! - [`Address`] and [`Host`]: the URL of a store.
+//! - [`parameters`]: the parameters of all URLs, and the part of each that may be shown.
 //! - [`Credentials`]: a user and a password that change.
 //! - [`Tls`]: TLS, with the feature `tls`, `tls-ring` or `tls-no-provider`.
 //! - [`race`]: one connection to several servers of which any will do.
@@ -14,6 +15,7 @@ mod address;
 mod credentials;
 #[cfg(not(feature = "tls-no-provider"))]
 mod no_tls;
+pub mod parameters;
 mod race;
 #[cfg(feature = "tls-no-provider")]
 pub mod tls;

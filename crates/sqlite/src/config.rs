@@ -81,8 +81,8 @@ impl Config {
 
     /// Makes the client begin no file anew, for a program that only looks at the queues. A file of
     /// another boot, one that does not belong to its log and index any more, and one that is
-    /// missing all seem empty to it. Its first claim, or eviction, begins the file anew all the
-    /// same.
+    /// missing all seem empty to it, and an eviction finds no hold there. Its first claim begins the
+    /// file anew all the same.
     pub fn to_look(mut self) -> Config {
         self.looks = true;
         self

@@ -1,11 +1,30 @@
 //! `evict`.
 
-use leasehold_core::FencingToken;
+use leasehold_core::backend::Moment;
+use leasehold_core::{FencingToken, Name, Result};
 use rusqlite::params;
 
 use crate::claim::queue::{Message, Queues, gone};
 use crate::client::words::Word;
+use crate::client::worker::Client;
 use crate::entry::entries;
+
+impl Client {
+    /// Ends the hold that has this token. A client that only looks begins no file anew for it: in a
+    /// file that nobody may use any more there is no hold.
+    pub(crate) fn evict(
+        &mut self,
+        name: &Name,
+        token: FencingToken,
+        deadline: Moment,
+    ) -> Result<bool> {
+        self.catch_up()?;
+        match self.file.is_in_use() {
+            true => self.write(deadline, |queues| queues.evict(name.as_str(), token)),
+            false => Ok(false),
+        }
+    }
+}
 
 impl Queues<'_> {
     /// Ends the hold that has this token, and notifies its client.

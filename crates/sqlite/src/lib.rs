@@ -94,11 +94,11 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// A child process that forks without `exec` keeps the descriptors of its parent open: the parent's
 /// locks are then freed only at the end of their TTL.
 ///
-/// **Limits.** Network file systems are refused. A process that is stopped inside a transaction,
-/// which takes some ten microseconds of each request, holds up every lock in the file until it is
-/// continued or ended: the errors of all others name it. Only SQLite should open the file: a
-/// `close` of any descriptor of it drops the locks that SQLite has in that process, as POSIX
-/// demands.
+/// **Limits.** Network file systems are refused, and so is a file that is mounted by itself, as into
+/// a container: mount its directory. A process that is stopped inside a transaction, which takes
+/// some ten microseconds of each request, holds up every lock in the file until it is continued or
+/// ended: the errors of all others name it. Only SQLite should open the file: a `close` of any
+/// descriptor of it drops the locks that SQLite has in that process, as POSIX demands.
 pub struct Sqlite {
     path: PathBuf,
     identity: Arc<Identity>,
@@ -115,9 +115,10 @@ impl Sqlite {
     /// [`Invalid`](leasehold_core::ErrorKind::Invalid) for another URL, a missing directory, or a
     /// path to something that is no file; `Denied` if the file or its directory may not be written;
     /// `Unsupported` on a network file system, in a time namespace, for another program's database,
-    /// or for a file of another version of Leasehold; `OtherStore` if the URL names another store
-    /// than the file's, or there is no file; `Corrupt` if the file is damaged;
-    /// `Unavailable` if it stays locked (the text names the process) or the disk is full.
+    /// for a file of another version of Leasehold, or for one that is mounted without its
+    /// directory; `OtherStore` if the URL names another store than the file's, or there is no file;
+    /// `Corrupt` if the file is damaged; `Unavailable` if it stays locked (the text names the
+    /// process) or the disk is full.
     pub async fn connect(url: &str) -> Result<Sqlite> {
         Sqlite::with_config(Config::from_url(url)?).await
     }
@@ -261,7 +262,7 @@ impl Backend for Sqlite {
         let name = name.clone();
         let limit = limit(None);
         self.client
-            .ask(move |client| client.write(limit, |queues| queues.evict(name.as_str(), token)))
+            .ask(move |client| client.evict(&name, token, limit))
             .await
     }
 

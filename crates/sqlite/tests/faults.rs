@@ -17,7 +17,7 @@ mod reasons;
 mod support;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -70,6 +70,10 @@ fn main() -> ExitCode {
         (
             "place/network_file_system_is_refused",
             network_file_system_is_refused,
+        ),
+        (
+            "place/link_to_a_network_file_system_is_refused",
+            link_to_a_network_file_system_is_refused,
         ),
         ("place/time_namespace_is_refused", time_namespace_is_refused),
         ("process/stopped_keeps_its_lease", stopped_keeps_its_lease),
@@ -495,6 +499,35 @@ fn network_file_system_is_refused() {
         answer.starts_with("Unsupported ") && answer.contains("FUSE"),
         "{answer}"
     );
+}
+
+/// A link on a local disk, to a file on another one: `strace` calls the disk of one path NFS.
+fn link_to_a_network_file_system_is_refused() {
+    let place = Place::new();
+    let folder = place.folder().canonicalize().unwrap();
+    let share = folder.join("share");
+    let file = share.join("locks.db");
+    fs::create_dir(&share).unwrap();
+    fs::write(&file, "").unwrap();
+    symlink(&file, place.path()).unwrap();
+    for remote in [&share, &file, &folder] {
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none"]);
+        strace.args(["-e", "trace=/^statfs", "-P"]).arg(remote);
+        let nfs = "inject=/^statfs:poke_exit=@arg2=6969000000000000";
+        strace
+            .args(["-e", nfs])
+            .arg(std::env::current_exe().unwrap());
+        let answer = Actor::start_by(strace, "connect", &[&place.word()]).hear();
+        let expected = format!("{} is on NFS", remote.display());
+        assert!(
+            answer.starts_with("Unsupported ") && answer.contains(&expected),
+            "{answer}"
+        );
+        assert_eq!(fs::read_dir(&share).unwrap().count(), 1);
+    }
+    let answer = Actor::start("connect", &[&place.word()]).hear();
+    assert_eq!(answer, "opened", "without it");
 }
 
 fn time_namespace_is_refused() {

@@ -89,6 +89,10 @@ fn main() -> ExitCode {
             a_cut_log_is_an_error,
         ),
         ("other/a_hard_link_is_refused", a_hard_link_is_refused),
+        (
+            "other/files_mounted_alone_are_refused",
+            files_mounted_alone_are_refused,
+        ),
         ("gone/while_they_are_opened", replaced_while_they_are_opened),
         (
             "gone/new_files_are_in_use_when_they_are_found",

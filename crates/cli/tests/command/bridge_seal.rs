@@ -197,6 +197,7 @@ async fn looking_begins_no_file_anew() {
     std::fs::remove_file(format!("{file}-wal")).unwrap();
     assert_eq!(code(&mut old.leasehold(["who", "job"])), Some(1));
     assert_eq!(code(&mut old.leasehold(["ls"])), Some(0));
+    assert_eq!(code(&mut old.leasehold(["break", "job", "1"])), Some(1));
     assert_eq!(code(&mut stages(&old, &new)), Some(0));
     assert!(!std::path::Path::new(&format!("{file}-wal")).exists());
 }

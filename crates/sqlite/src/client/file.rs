@@ -35,6 +35,8 @@ const STEP_BYTES: u64 = 4 << 20;
 pub(crate) const OPENING: Duration = Duration::from_secs(3);
 /// The time after which an opening client tries again.
 const AGAIN: Duration = Duration::from_millis(10);
+/// The number of the generation in place of a file that nobody may use any more.
+const NOTHING: i64 = 0;
 /// The interval in which the log is looked for, in nanoseconds.
 const LOOK: i64 = 50_000_000;
 
@@ -178,7 +180,7 @@ impl File {
             if looks {
                 let nothing = Generation {
                     connection: empty().map_err(|e| error::of(&e, path))?,
-                    number: 0,
+                    number: NOTHING,
                     clients: HashMap::new(),
                     store: kept.store,
                 };
@@ -192,6 +194,12 @@ impl File {
             ErrorKind::Unavailable,
             format!("{} is replaced again and again", path.display()),
         ))
+    }
+
+    /// Returns whether clients may use the file that was opened. A client that only looks may have
+    /// nothing in its place.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.generation != NOTHING
     }
 
     /// Returns whether the paths still lead to the files that were opened. SQLite would go on in

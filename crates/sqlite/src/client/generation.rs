@@ -94,8 +94,10 @@ impl Files {
     }
 }
 
+/// The identity of the file at a path. A deleted file that is mounted there by itself does not
+/// count: others may have made it anew.
 fn identity(path: &Path) -> Option<(u64, u64, u64)> {
-    let file = fs::metadata(path).ok()?;
+    let file = fs::metadata(path).ok().filter(|file| file.nlink() > 0)?;
     let made = file
         .created()
         .ok()
@@ -448,4 +450,24 @@ fn fill(new: &Path, kept: &Kept) -> rusqlite::Result<()> {
     let store = kept.store.as_ref().map(StoreId::as_str);
     file.execute(meta, params![kept.token.max(0), store])
         .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn a_deleted_file_has_no_identity_where_a_path_leads_to_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.db");
+        let file = File::create(&path).unwrap();
+        // A mount of the file leads to it as this does.
+        let mount = format!("/proc/self/fd/{}", file.as_raw_fd());
+        assert!(identity(&path).is_some() && identity(Path::new(&mount)) == identity(&path));
+        fs::remove_file(&path).unwrap();
+        assert!(fs::metadata(&mount).is_ok() && identity(Path::new(&mount)).is_none());
+    }
 }

@@ -6,7 +6,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use leasehold_core::{Error, ErrorKind, Result};
-use rustix::fs::{Access, access, stat, statfs};
+use rustix::fs::{
+    Access, AtFlags, CWD, StatFs, StatxAttributes, StatxFlags, access, stat, statfs, statx,
+};
 use rustix::io::Errno;
 
 use crate::error;
@@ -59,9 +61,17 @@ pub(crate) fn boot() -> Result<String> {
     }
 }
 
-/// The file's path without links, also if the file does not exist yet.
+/// The file's path without links, also if the file does not exist yet. Where the file itself is
+/// counts, and not only where a link to it is.
 pub(crate) fn real(path: &Path) -> Result<PathBuf> {
-    let folder = path.parent().unwrap_or(Path::new("/"));
+    let of = |e| error::of_io(&e, path, "cannot be found");
+    let folder_of = |path: &Path| path.parent().unwrap_or(Path::new("/")).to_owned();
+    let mut target = path.to_owned();
+    if fs::symlink_metadata(path).is_ok_and(|file| file.is_symlink()) {
+        stands_on_local_disk(&folder_of(path))?;
+        target = path.canonicalize().map_err(of)?;
+    }
+    let folder = &folder_of(&target);
     stands_on_local_disk(folder)?;
     access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|e| {
         error::of_io(
@@ -70,21 +80,35 @@ pub(crate) fn real(path: &Path) -> Result<PathBuf> {
             "is a directory in which we may make no files",
         )
     })?;
-    let of = |e| error::of_io(&e, path, "cannot be found");
-    let name = path.file_name().unwrap_or_default();
-    match fs::symlink_metadata(path) {
-        Ok(file) if file.is_symlink() => {
-            let real = path.canonicalize().map_err(of)?;
-            if real.is_file() {
-                Ok(real)
-            } else {
-                Err(no_file(path))
-            }
-        }
-        Ok(file) if !file.is_file() => Err(no_file(path)),
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(of(e)),
-        _ => Ok(folder.canonicalize().map_err(of)?.join(name)),
+    let name = target.file_name().unwrap_or_default();
+    let real = folder.canonicalize().map_err(of)?.join(name);
+    match fs::metadata(&real) {
+        Ok(file) if !file.is_file() => return Err(no_file(path)),
+        Ok(_) => is_mounted_with_its_folder(&real)?,
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(of(e)),
+        Err(_) => {}
     }
+    Ok(real)
+}
+
+/// Refuses a file that is mounted by itself, as into a container, and one on a remote disk. The
+/// log, the index and the FIFOs beside such a file are not those of its other users, and no new
+/// file can be moved into its place. A file that has just been removed is not refused.
+fn is_mounted_with_its_folder(real: &Path) -> Result<()> {
+    // Linux before 5.8 does not say what is mounted.
+    let asked = statx(CWD, real, AtFlags::empty(), StatxFlags::empty());
+    let is_root = asked.is_ok_and(|file| {
+        let known = file.stx_attributes & file.stx_attributes_mask;
+        known.contains(StatxAttributes::MOUNT_ROOT)
+    });
+    if is_root {
+        let what = "is mounted without its directory, so the files beside it are not those of its other users: mount its directory";
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("{} {what}", real.display()),
+        ));
+    }
+    statfs(real).map_or(Ok(()), |disk| is_local(real, &disk))
 }
 
 fn no_file(path: &Path) -> Error {
@@ -99,14 +123,19 @@ fn stands_on_local_disk(folder: &Path) -> Result<()> {
         };
         error::of_io(&e.into(), folder, what)
     })?;
+    is_local(folder, &disk)
+}
+
+fn is_local(place: &Path, disk: &StatFs) -> Result<()> {
     // The kernel's number is 32 bits wide, whatever the type of the field is.
+    #[allow(clippy::unnecessary_cast, reason = "the type depends on the processor")]
     let kind = disk.f_type as i64 & 0xFFFF_FFFF;
     let Some((_, name)) = REMOTE.iter().find(|(number, _)| *number == kind) else {
         return Ok(());
     };
     let what = format!(
         "{} is on {name}: a lock file of several processes needs a local disk",
-        folder.display()
+        place.display()
     );
     Err(Error::new(ErrorKind::Unsupported, what))
 }

@@ -73,6 +73,16 @@ const REASONS: &[Reason] = &[
         },
     ),
     (
+        "The file is mounted without its directory, as into a container",
+        ErrorKind::Unsupported,
+        "is mounted without its directory, so the files beside it are not those of its other users: mount its directory",
+        |place| {
+            let alone =
+                "touch \"$1/locks.db\"; mount --bind \"$1/locks.db\" \"$1/locks.db\"; exec \"$2\"";
+            in_mounts_of(&["-rm"], alone, place)
+        },
+    ),
+    (
         "The process lives in a time namespace",
         ErrorKind::Unsupported,
         "this process lives in a time namespace: leases in a file need the machine's own clock",

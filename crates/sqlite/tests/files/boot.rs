@@ -113,13 +113,15 @@ pub(crate) fn two_boot_ids_on_one_machine() {
     });
 }
 
-/// Who only looks begins nothing anew, and sees that nobody holds. Whoever claims through the same client begins it.
+/// A client that only looks begins nothing anew, sees that nobody holds, and ends no hold. Its first claim begins the file.
 pub(crate) fn looking_begins_nothing() {
     let place = Place::new();
     run(async {
         let missing = place.folder().join("missing.db");
         let looks = open_to(&missing, true).await.unwrap();
-        assert!(looks.list("", None, 9).await.unwrap().is_empty() && !missing.exists());
+        assert!(looks.list("", None, 9).await.unwrap().is_empty());
+        let evicted = looks.evict(&"a".into(), FencingToken::new(1)).await;
+        assert!(!evicted.unwrap() && !missing.exists());
         drop(looks);
         drop(store(place.path()).await);
         of_another_boot(&place);
@@ -127,13 +129,23 @@ pub(crate) fn looking_begins_nothing() {
         let before = inode();
         let looks = open_to(&place.path(), true).await.unwrap();
         let queue = looks.inspect(&"a".into()).await.unwrap();
-        assert!(queue.holders.is_empty() && inode() == before);
+        assert!(queue.holders.is_empty());
+        let evicted = looks.evict(&"a".into(), FencingToken::new(1)).await;
+        assert!(!evicted.unwrap() && inode() == before);
         let other = store(place.path()).await;
         let held = other.lock("a").acquire().await.unwrap();
         assert_ne!(inode(), before);
         let queue = looks.inspect(&"a".into()).await.unwrap();
         assert_eq!(queue.holders[0].token, Some(held.fencing_token()));
-        held.release().await.unwrap();
+        // The file is in use by now, so there is a hold to end.
+        assert!(
+            looks
+                .evict(&"a".into(), held.fencing_token())
+                .await
+                .unwrap()
+        );
+        assert_eq!(held.lost().await, Loss::Evicted);
+        let _ = held.release().await;
         // It would begin the file anew to say that it has gone.
         other.close(ms(5000)).await.unwrap();
         fs::remove_file(place.path()).unwrap();

@@ -153,6 +153,36 @@ pub(crate) fn a_hard_link_is_refused() {
     });
 }
 
+/// In a container that has the files, or the main one, but not their directory: nobody there uses them, or says of a lock in them that it is
+/// free. Needs `unshare`.
+pub(crate) fn files_mounted_alone_are_refused() {
+    let place = Place::new();
+    let inside = place.folder().join("inside");
+    fs::create_dir(&inside).unwrap();
+    let words = inside.join("locks.db").display().to_string();
+    run(async {
+        let first = store(place.path()).await.lock("a").acquire().await.unwrap();
+        for endings in ["''", "'' -wal -shm"] {
+            let mount = format!(
+                "cd \"$1\"; for end in {endings}; do touch inside/locks.db$end; \
+                 mount --bind locks.db$end inside/locks.db$end; done; exec \"$2\""
+            );
+            for how in ["looks", "opens"] {
+                let mut command = Command::new("unshare");
+                command.args(["-rm", "sh", "-euc", &mount, "sh"]);
+                command.arg(place.folder());
+                command.arg(std::env::current_exe().unwrap());
+                let said = Actor::start_by(command, "say_how_it_opens", &[&words, how]).hear();
+                assert!(
+                    said.starts_with("Unsupported ") && said.contains("mount its directory"),
+                    "{how}: {said}"
+                );
+            }
+        }
+        assert!(first.confirm().await.is_ok());
+    });
+}
+
 /// A log that was emptied in place has the same inode.
 pub(crate) fn a_cut_log_is_an_error() {
     let place = Place::new();
