@@ -181,9 +181,9 @@ impl Connection {
         self.wire().map(|wire| wire.server.clone())
     }
 
-    /// The address that the connection of this number leads to, if it is the current one.
-    pub(crate) fn leads_to(&self, nth: u64) -> Result<String> {
-        self.wire_of(Some(nth)).map(|wire| wire.at.address.clone())
+    /// The same of the connection of this number, if it is the current one.
+    pub(crate) fn server_of(&self, nth: u64) -> Result<Arc<str>> {
+        self.wire_of(Some(nth)).map(|wire| wire.server.clone())
     }
 
     /// Sends several requests together. A refusal by the server is a [`Value::ServerError`] among the answers.
