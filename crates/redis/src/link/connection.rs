@@ -269,7 +269,11 @@ impl Connection {
     }
 
     /// Notifies of this name whenever something is published in this channel, until the subscription is dropped.
+    /// Over RESP2 it never does.
     pub(crate) fn observe(&self, name: &Name, channel: String) -> Subscription {
+        if !self.has_pushes() {
+            return Subscription::none();
+        }
         let link = self.link.clone();
         let observed = Arc::new(Observed {
             channel,
