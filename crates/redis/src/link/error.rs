@@ -48,7 +48,7 @@ const PHRASES: [(&str, &str); 30] = [
 
 /// The commands that we send and that our scripts call: no other word of a server's text names a
 /// command.
-const COMMANDS: [&str; 50] = [
+const COMMANDS: [&str; 57] = [
     "auth",
     "client",
     "cluster",
@@ -56,8 +56,10 @@ const COMMANDS: [&str; 50] = [
     "config",
     "config|get",
     "del",
+    "discard",
     "eval",
     "evalsha",
+    "exec",
     "exists",
     "get",
     "hdel",
@@ -67,8 +69,11 @@ const COMMANDS: [&str; 50] = [
     "hlen",
     "hmget",
     "hset",
+    "hsetnx",
+    "incrby",
     "info",
     "mget",
+    "multi",
     "pexpire",
     "ping",
     "pttl",
@@ -89,7 +94,9 @@ const COMMANDS: [&str; 50] = [
     "type",
     "unlink",
     "unsubscribe",
+    "unwatch",
     "wait",
+    "watch",
     "zadd",
     "zcard",
     "zrange",
