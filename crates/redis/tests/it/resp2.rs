@@ -169,7 +169,22 @@ async fn what_needs_pushes_or_other_commands_is_refused() {
             (
                 format!("redis://{}?min_replicas=1", server.addr()),
                 ErrorKind::Unsupported,
-                "min_replicas",
+                "min_replicas is for a server that speaks RESP3",
+            ),
+            (
+                format!("redis://{}?protocol=2&min_replicas=1", server.addr()),
+                ErrorKind::Unsupported,
+                "min_replicas is for a server that speaks RESP3",
+            ),
+            (
+                format!("redis://{}?scripts=off", server.addr()),
+                ErrorKind::Unsupported,
+                "scripts=off is for a server that speaks RESP3",
+            ),
+            (
+                format!("redis://{}?protocol=2&scripts=off", server.addr()),
+                ErrorKind::Unsupported,
+                "scripts=off is for a server that speaks RESP3",
             ),
             (
                 format!("redis+cluster://{}?protocol=2", server.addr()),
