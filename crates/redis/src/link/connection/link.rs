@@ -273,12 +273,13 @@ impl Link {
     ) -> Result<Wire> {
         match (self.make_plain(nth, peer, at).await, how) {
             (Ok(made), NoHello::Said) => Ok(made),
-            // A server that was just restarted closes connections, too.
-            (Ok(made), NoHello::Silent) => {
+            // A server that was just restarted closes connections, too, and a proxy has refusals of
+            // its own.
+            (Ok(made), NoHello::Unclear) => {
                 Ok(self.make_pushing(nth, peer, at).await.unwrap_or(made))
             }
-            (Err(e), NoHello::Silent) if e.kind() == ErrorKind::Unavailable => Err(why),
-            (Err(e), NoHello::Silent) => Err(e),
+            (Err(e), NoHello::Unclear) if e.kind() == ErrorKind::Unavailable => Err(why),
+            (Err(e), NoHello::Unclear) => Err(e),
             (Err(e), NoHello::Said) => Err(Error::new(e.kind(), format!("{why}; over RESP2: {e}"))),
         }
     }
