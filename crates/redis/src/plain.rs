@@ -423,6 +423,7 @@ impl Plain {
         mut which: impl FnMut(&Holder) -> Option<Vec<Cmd>>,
     ) -> Result<bool> {
         let look = look(lock);
+        let _releasing = self.turns.as_release(self.connection()?).await?;
         for _ in 0..TRIES {
             let turn = self.turns.next(self.connection()?).await?;
             let answers = turn.watch(&[lock.to_owned()], &look, aside.clone()).await?;

@@ -6,8 +6,8 @@
 //! leaves its `WATCH` to the next one, which ends it first. One whose connection was replaced sends
 //! nothing over the next connection, where nothing is watched.
 //!
-//! Claims first wait for one another. A renewal or a release therefore waits for one claim at most,
-//! however many are under way.
+//! Claims first wait for one another, and so do releases. A renewal therefore waits for one of each
+//! at most, however many are under way, and a release for one claim.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -23,9 +23,10 @@ use crate::link::{Connection, judged, junk};
 #[derive(Debug)]
 pub(super) struct Turns {
     turn: Mutex<()>,
-    /// The claim that takes turns.
+    /// The claim that takes turns, and the release that does.
     claim: Mutex<()>,
-    /// The time for which a transaction waits for its turn, and a claim for the others.
+    release: Mutex<()>,
+    /// The time for which a transaction waits for its turn, and before that for its like.
     patience: Duration,
     /// The number of the connection over which transactions are known to work.
     tested: AtomicU64,
@@ -38,6 +39,7 @@ impl Turns {
         Turns {
             turn: Mutex::default(),
             claim: Mutex::default(),
+            release: Mutex::default(),
             patience,
             tested: AtomicU64::new(0),
             key,
@@ -47,6 +49,11 @@ impl Turns {
     /// Waits until no other claim takes turns. Each claim holds this while it does.
     pub(super) async fn as_claim(&self, connection: &Connection) -> Result<MutexGuard<'_, ()>> {
         self.patiently(&self.claim, connection).await
+    }
+
+    /// Waits until no other release takes turns. Each release holds this while it does.
+    pub(super) async fn as_release(&self, connection: &Connection) -> Result<MutexGuard<'_, ()>> {
+        self.patiently(&self.release, connection).await
     }
 
     async fn patiently<'a>(

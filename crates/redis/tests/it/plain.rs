@@ -490,9 +490,9 @@ async fn what_stands_in_the_place_of_the_waiters_keeps_nobody_from_the_lock() {
     .await;
 }
 
-/// Claims of one client wait for one another, and nothing else waits for all of them.
+/// Claims of one client wait for one another, and so do releases: nothing else waits for all of them.
 #[tokio::test]
-async fn a_renewal_and_a_release_wait_for_one_claim_and_not_for_all() {
+async fn a_renewal_and_a_release_do_not_wait_for_all_claims_and_releases() {
     bounded(async {
         let server = server().await;
         let url = format!("{}?timeout=60000&scripts=off", server.url());
@@ -519,6 +519,19 @@ async fn a_renewal_and_a_release_wait_for_one_claim_and_not_for_all() {
         };
         let (_, before) = tokio::join!(claiming, beside);
         assert!(before < 10, "{before} claims came first");
+
+        done.set(0);
+        let releasing = futures_util::future::join_all(claims.iter().map(async |claim| {
+            store.release(claim, None).await.unwrap();
+            done.set(done.get() + 1);
+        }));
+        let beside = async {
+            let renewal = renewed(&store, &held, token).await;
+            assert!(matches!(renewal, Renewal::Renewed(_)), "{renewal:?}");
+            done.get()
+        };
+        let (_, before) = tokio::join!(releasing, beside);
+        assert!(before < 10, "{before} releases came first");
     })
     .await;
 }
