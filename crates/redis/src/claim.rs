@@ -188,10 +188,18 @@ impl Redis {
         let Nodes::One(connection) = &*self.nodes else {
             return Ok(());
         };
-        let written_at = connection
-            .leads_to(over)
-            .map_err(|e| Error::new(ErrorKind::Ambiguous, e.to_string()))?;
-        asked.acknowledge(before, &written_at).await
+        let in_doubt = |e: Error| Error::new(ErrorKind::Ambiguous, e.to_string());
+        let written_by = connection.server_of(over).map_err(in_doubt)?;
+        let asked_of = asked.server(&before).map_err(in_doubt)?;
+        if asked_of != written_by {
+            // The address leads elsewhere by now. New connections lead to one server again.
+            let what = "the replicas of another server would be asked: a failover is under way";
+            let e = Error::new(ErrorKind::Unavailable, what);
+            asked.leave(&before, &e);
+            connection.refuse(over, &e);
+            return Err(in_doubt(e));
+        }
+        asked.acknowledge(before).await
     }
 
     fn place(&self, claim: &Claim) -> Place {

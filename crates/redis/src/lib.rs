@@ -142,7 +142,7 @@ impl Redis {
     /// is another one than `store` names, or no Cluster has most of the hosts. `Invalid` if sentinels
     /// know no master of that name. `Denied` for a refused password, and for a user without the
     /// rights above, which are named. `Unavailable` if no server answers within two timeouts (with
-    /// sentinels three, in a Cluster five, and eight with `store` or a tie), or only a replica. No error
+    /// sentinels three, in a Cluster five, and eight with `store` or a tie), or only a replica, or one that takes writes. No error
     /// shows a credential, or the server's words about one. Over TLS also `Invalid` for a file that
     /// is missing or wrong, and `Denied` if the server's certificate is refused, or ours.
     pub async fn connect(url: &str) -> Result<Redis> {

@@ -8,13 +8,14 @@ mod entry;
 #[cfg(test)]
 mod tests;
 mod transaction;
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::backend::{
-    Claim, Claimed, Grant, LeaseRef, Mode, Moment, Renewal, Validity, WaitPolicy, Waiting,
+    Claim, ClaimId, Claimed, Grant, LeaseRef, Mode, Moment, Renewal, Validity, WaitPolicy, Waiting,
 };
 use leasehold_core::{Error, ErrorKind, FencingToken, Guarantees, LockQueue, Loss, Name, Result};
 use redis::{Cmd, Pipeline, Value, from_redis_value};
@@ -24,10 +25,9 @@ use crate::config::Config;
 use crate::entry::{FENCE, MIN_TTL, ttl};
 use crate::link::{Connection, Inbox, Names, ValueHash, again, attempt, junk};
 use crate::plain::entry::{Holder, Record, since_of, waiters, waiters_of};
-use crate::plain::transaction::{Turn, Turns};
+use crate::plain::transaction::{Turn, Turns, ask};
+use crate::plain::waiting::{Waiters, retry_after};
 
-/// The interval at which a waiter asks again, less a random part of up to a quarter.
-const POLL: Duration = Duration::from_millis(100);
 /// The greatest number of holds that one transaction renews.
 const AT_ONCE: usize = 100;
 /// How often a verb begins anew if others change the lock meanwhile.
@@ -55,6 +55,7 @@ pub(crate) struct Plain {
     names: Names,
     inbox: Inbox,
     turns: Turns,
+    waiters: Waiters,
 }
 
 /// A lock as a transaction saw it.
@@ -64,6 +65,15 @@ struct Seen {
     holder: Option<Holder>,
     /// The rest of the lease in milliseconds; negative without a lease.
     left: i64,
+}
+
+/// A lock as a claim sees it.
+struct SeenByClaim {
+    lock: Seen,
+    /// The greatest token of all names.
+    fence: Option<u64>,
+    /// The rest of the time for which the key of the waiters is kept, in milliseconds.
+    waiters_left: i64,
 }
 
 impl Plain {
@@ -80,6 +90,7 @@ impl Plain {
             names: names.clone(),
             inbox: inbox.clone(),
             turns: Turns::new(config.timeout, names.watched()),
+            waiters: Waiters::default(),
         };
         plain.check().await?;
         Ok(plain)
@@ -106,7 +117,6 @@ impl Plain {
             command("HDEL", &[FENCE, "x"]),
             command("HGETALL", &[FENCE]),
             command("SET", &[FENCE, "1", "NX", "EX", "1"]),
-            command("EXPIRE", &[FENCE, "1"]),
             command("PEXPIRE", &[FENCE, "1"]),
             command("PUBLISH", &[&self.inbox.channel, ""]),
             command("TIME", &[]),
@@ -121,19 +131,30 @@ impl Plain {
         }
     }
 
-    /// Claims, and returns also the number of the connection that carried the grant.
+    /// Claims, and returns also the number of the connection that carried a grant.
     pub(crate) async fn claim(&self, claim: &Claim) -> Result<(u64, Claimed)> {
         if claim.mode != Mode::Exclusive {
             return Err(Error::new(ErrorKind::Unsupported, EXCLUSIVE_ONLY));
         }
+        let connection = self.connection()?;
         let lock = self.names.lock(&claim.name);
-        let lasts = ttl(claim).as_millis() as u64;
         let watched = [lock.clone(), FENCE.to_owned()];
-        let mut look = look(&lock);
-        look.cmd("GET").arg(FENCE);
+        let look = look_of_claim(&lock);
+        let waits = self.waiters.has(&lock, claim.id);
+        // A waiter takes no turn for a look at a lock that is held.
+        if waits {
+            let answers = ask(connection, None, &look).await?.into_iter();
+            let answers = answers.map(|answer| connection.refusal(answer));
+            let seen = SeenByClaim::read(answers.collect::<Result<_>>()?)?;
+            if seen.is_anothers(claim.id) {
+                return Ok((0, self.refused(claim, &lock, &seen).await?));
+            }
+        }
+        let lasts = ttl(claim).as_millis() as u64;
+        let claiming = self.turns.as_claim(connection).await?;
         let mut exactly = EXACT_TRIES;
         for _ in 0..TRIES {
-            let turn = self.turns.next(self.connection()?).await?;
+            let turn = self.turns.next(connection).await?;
             let asked = Moment::now();
             let is_exact = exactly > 0;
             let watched = if is_exact {
@@ -141,9 +162,12 @@ impl Plain {
             } else {
                 &watched[..1]
             };
-            let mut answers = turn.watch(watched, &look).await?;
-            let fence = fence(answers.pop());
-            let seen = read(answers)?;
+            let looked = SeenByClaim::read(turn.watch(watched, &look, None).await?)?;
+            if looked.is_anothers(claim.id) {
+                drop((turn, claiming));
+                return Ok((0, self.refused(claim, &lock, &looked).await?));
+            }
+            let (seen, fence) = (&looked.lock, looked.fence);
             let is_late = fence.is_none_or(|fence| fence + LATE < seen.now);
             if !is_exact && is_late && seen.holder.is_none() {
                 exactly = 1;
@@ -160,22 +184,10 @@ impl Plain {
                 id: claim.id,
             };
             let mut end = lasts;
-            match &seen.holder {
-                None if is_exact => {
-                    let last = fence.unwrap_or(0);
-                    let token = seen.now.max(last + 1);
-                    record.token = FencingToken::new(token);
-                    if token - seen.now > BLOCKS {
-                        record.turns = 1;
-                    }
-                }
-                None => record.token = draw(&turn, record.turns).await?,
-                Some(holder) => {
-                    let Some(held) = holder.of_claim(claim.id) else {
-                        let nth = turn.nth();
-                        drop(turn);
-                        return Ok((nth, self.refused(claim, &lock, &seen).await?));
-                    };
+            // What is free is only taken if it is still free, also where `WATCH` has no effect.
+            let mut only_free = &["NX"][..];
+            match seen.holder.as_ref().and_then(|it| it.of_claim(claim.id)) {
+                Some(held) => {
                     // The label is that of the latest attempt.
                     if record.attempt < held.attempt {
                         record.label.clone_from(&held.label);
@@ -185,43 +197,77 @@ impl Plain {
                     record.turns = held.turns;
                     record.since = held.since;
                     end = lasts.max(u64::try_from(seen.left).unwrap_or(0));
+                    only_free = &[];
                 }
-            }
-            let mut write = vec![
-                command("SET", &[&lock, &record.text(), "PX", &end.to_string()]),
-                waits_no_more(claim, &lock),
-            ];
-            let last = record.token.get() + u64::from(record.turns) - 1;
-            let kept = KEPT + last.saturating_sub(seen.now).div_ceil(1_000_000);
-            let kept = kept.to_string();
-            match (&seen.holder, is_exact) {
-                (None, true) => {
-                    write.push(command("SET", &[FENCE, &last.to_string(), "EX", &kept]));
+                None if is_exact => {
+                    let last = fence.unwrap_or(0);
+                    let token = seen.now.max(last + 1);
+                    record.token = FencingToken::new(token);
+                    if token - seen.now > BLOCKS {
+                        record.turns = 1;
+                    }
                 }
-                (None, false) => write.push(command("EXPIRE", &[FENCE, &kept])),
-                (Some(_), _) => {}
+                None => match draw(&turn, record.turns, fence.unwrap_or(0)).await? {
+                    Some(token) => record.token = token,
+                    None => {
+                        exactly = 1;
+                        continue;
+                    }
+                },
             }
+            let mut set = command("SET", &[&lock, &record.text(), "PX", &end.to_string()]);
+            set.arg(only_free);
+            let mut write = vec![set];
+            if is_exact && seen.holder.is_none() {
+                let last = record.token.get() + u64::from(record.turns) - 1;
+                let kept = KEPT + last.saturating_sub(seen.now).div_ceil(1_000_000);
+                let [last, kept] = [last, kept].map(|number| number.to_string());
+                write.push(command("SET", &[FENCE, &last, "EX", &kept]));
+            }
+            let aside = waits.then(|| waits_no_more(claim, &lock));
             let sent = Moment::now();
-            if turn.execute(&write).await?.is_some() {
-                let place = self.inbox.place(claim.id, &lock);
-                let validity = Validity::since(sent, ttl(claim));
-                let grant = Grant::new(place, record.token, validity).turns(record.turns);
-                return Ok((turn.nth(), Claimed::Granted(grant)));
+            match turn.execute(&write, aside).await? {
+                Some(answers) if answers.first() != Some(&Value::Nil) => {}
+                _ => continue,
             }
+            self.waiters.forget(&lock, claim.id);
+            let place = self.inbox.place(claim.id, &lock);
+            let validity = Validity::since(sent, ttl(claim));
+            let grant = Grant::new(place, record.token, validity).turns(record.turns);
+            return Ok((turn.nth(), Claimed::Granted(grant)));
         }
         Err(contended())
     }
 
     /// The answer to a claim of a lock that is held. A claim that waits says so in the store.
-    async fn refused(&self, claim: &Claim, lock: &str, seen: &Seen) -> Result<Claimed> {
-        let now = seen.now / 1000;
-        let who = seen.holder.as_ref().map(|holder| holder.contention(now));
+    async fn refused(&self, claim: &Claim, lock: &str, seen: &SeenByClaim) -> Result<Claimed> {
+        let now = seen.lock.now / 1000;
+        let who = seen
+            .lock
+            .holder
+            .as_ref()
+            .map(|holder| holder.contention(now));
         let who = who.unwrap_or_default();
         if claim.policy == WaitPolicy::Try {
             return Ok(Claimed::Busy(who));
         }
-        let key = waiters_of(lock);
+        let lasts = ttl(claim);
+        let (is_due, waiters) = self.waiters.note(lock, claim.id, lasts);
+        if is_due || seen.waiters_left == NO_KEY {
+            self.say(claim, lock, seen).await?;
+        }
+        let place = self.inbox.place(claim.id, lock);
+        let after = retry_after(seen.lock.left, waiters, lasts);
+        Ok(Claimed::Waiting(
+            Waiting::new(place, who).retry_after(after),
+        ))
+    }
+
+    /// Says in the store that this claim waits.
+    async fn say(&self, claim: &Claim, lock: &str, seen: &SeenByClaim) -> Result<()> {
+        let now = seen.lock.now / 1000;
         let ms = ttl(claim).as_millis() as u64;
+        let key = waiters_of(lock);
         let mut says = redis::pipe();
         says.cmd("HSETNX")
             .arg(&key)
@@ -232,14 +278,19 @@ impl Plain {
             .arg(&key)
             .arg(claim.id.to_string())
             .arg(value);
-        says.cmd("PEXPIRE").arg(&key).arg(ms);
+        // The key lives as long as the longest of its leases.
+        if seen.waiters_left < ms as i64 {
+            says.cmd("PEXPIRE").arg(&key).arg(ms);
+        }
         let connection = self.connection()?;
         for answer in connection.send(&says).await? {
-            connection.refusal(answer)?;
+            match connection.refusal(answer) {
+                // Something else is in its place, and no lock depends on it.
+                Err(e) if e.kind() == ErrorKind::Corrupt => {}
+                answer => drop(answer?),
+            }
         }
-        let place = self.inbox.place(claim.id, lock);
-        let waiting = Waiting::new(place, who).retry_after(retry_after(seen.left));
-        Ok(Claimed::Waiting(waiting))
+        Ok(())
     }
 
     /// Renews these leases. That of a waiter is renewed whenever it asks again.
@@ -283,7 +334,7 @@ impl Plain {
             let turn = self.turns.next(self.connection()?).await?;
             // Also a lease that is long enough already lasts from here on.
             let sent = Moment::now();
-            let mut answers = turn.watch(&locks, &questions).await?.into_iter();
+            let mut answers = turn.watch(&locks, &questions, None).await?.into_iter();
             let values = answers.next().unwrap_or_default();
             let values: Vec<Option<Vec<u8>>> =
                 from_redis_value(values).map_err(|_| junk("an answer"))?;
@@ -317,7 +368,7 @@ impl Plain {
                 return Ok(renewals);
             }
             // Also a hold that needs no longer lease has to be there still.
-            let extended = turn.execute(&extensions).await?;
+            let extended = turn.execute(&extensions, None).await?;
             if extended.is_some_and(|each| each.iter().all(|done| *done == Value::Int(1))) {
                 return Ok(renewals);
             }
@@ -327,10 +378,12 @@ impl Plain {
 
     pub(crate) async fn release(&self, claim: &Claim) -> Result<()> {
         let lock = self.names.lock(&claim.name);
-        let mut look = look(&lock);
-        look.add_command(waits_no_more(claim, &lock));
+        let waits = self.waiters.has(&lock, claim.id);
+        let aside = waits.then(|| waits_no_more(claim, &lock));
         let mine = |holder: &Holder| holder.of_claim(claim.id).map(|_| Vec::new());
-        self.delete(&lock, &look, mine).await.map(drop)
+        self.delete(&lock, aside, mine).await?;
+        self.waiters.forget(&lock, claim.id);
+        Ok(())
     }
 
     /// Ends the hold with this token. Holds of clients with scripts, and of other tools, are not
@@ -353,7 +406,7 @@ impl Plain {
             }
             _ => None,
         };
-        let evicted = self.delete(&lock, &look(&lock), its).await?;
+        let evicted = self.delete(&lock, None, its).await?;
         if refused {
             let what = "the holder uses scripts, and waiters may stand behind it: end its hold from a client that uses them too";
             return Err(Error::new(ErrorKind::Unsupported, what));
@@ -362,21 +415,24 @@ impl Plain {
     }
 
     /// Deletes the lock if this says so of its holder, and executes these commands with it. Returns
-    /// whether it was deleted.
+    /// whether it was deleted. `aside` is sent with the look at the lock.
     async fn delete(
         &self,
         lock: &str,
-        look: &Pipeline,
+        aside: Option<Cmd>,
         mut which: impl FnMut(&Holder) -> Option<Vec<Cmd>>,
     ) -> Result<bool> {
+        let look = look(lock);
+        let _releasing = self.turns.as_release(self.connection()?).await?;
         for _ in 0..TRIES {
             let turn = self.turns.next(self.connection()?).await?;
-            let seen = read(turn.watch(&[lock.to_owned()], look).await?)?;
+            let answers = turn.watch(&[lock.to_owned()], &look, aside.clone()).await?;
+            let seen = read(answers)?;
             let Some(mut commands) = seen.holder.and_then(|holder| which(&holder)) else {
                 return Ok(false);
             };
             commands.push(command("DEL", &[lock]));
-            if turn.execute(&commands).await?.is_some() {
+            if turn.execute(&commands, None).await?.is_some() {
                 return Ok(true);
             }
         }
@@ -414,13 +470,6 @@ fn command(name: &str, args: &[&str]) -> Cmd {
     command
 }
 
-/// The delay after which a waiter asks again, behind a lease with so many milliseconds left.
-fn retry_after(left: i64) -> Duration {
-    let poll = POLL.mul_f64(1.0 - fastrand::f64() / 4.0);
-    let left = u64::try_from(left).map_or(Duration::MAX, Duration::from_millis);
-    poll.min(left.saturating_add(Duration::from_millis(1)))
-}
-
 /// The questions about a lock.
 fn look(lock: &str) -> Pipeline {
     let mut questions = redis::pipe();
@@ -428,6 +477,33 @@ fn look(lock: &str) -> Pipeline {
     questions.cmd("GET").arg(lock);
     questions.cmd("PTTL").arg(lock);
     questions
+}
+
+/// The questions of a claim.
+fn look_of_claim(lock: &str) -> Pipeline {
+    let mut questions = look(lock);
+    questions.cmd("PTTL").arg(waiters_of(lock));
+    questions.cmd("GET").arg(FENCE);
+    questions
+}
+
+impl SeenByClaim {
+    /// Reads the answers to the questions of a claim.
+    fn read(mut answers: Vec<Value>) -> Result<SeenByClaim> {
+        let fence = fence(answers.pop());
+        let waiters_left = from_redis_value(answers.pop().unwrap_or_default());
+        Ok(SeenByClaim {
+            lock: read(answers)?,
+            fence,
+            waiters_left: waiters_left.map_err(|_| junk("an answer"))?,
+        })
+    }
+
+    /// Returns whether somebody else than this claim holds the lock.
+    fn is_anothers(&self, id: ClaimId) -> bool {
+        let holder = self.lock.holder.as_ref();
+        holder.is_some_and(|holder| holder.of_claim(id).is_none())
+    }
 }
 
 /// Reads the answers to them, which may be followed by others.
@@ -451,15 +527,16 @@ fn fence(answer: Option<Value>) -> Option<u64> {
     (number < MOST).then_some(number)
 }
 
-/// Draws so many of the next tokens, and returns the first. The lock is watched already: a token that
-/// is drawn for it before another client's is never granted after that.
-async fn draw(turn: &Turn<'_>, turns: u32) -> Result<FencingToken> {
-    let mut requests = redis::pipe();
-    requests.cmd("INCRBY").arg(FENCE).arg(turns);
-    let last = turn.ask(&requests).await?.pop().unwrap_or_default();
-    let last: u64 = from_redis_value(last).map_err(|_| junk("the greatest token"))?;
-    let before = last.saturating_sub(u64::from(turns));
-    Ok(FencingToken::new(before + 1))
+/// Draws so many of the next tokens, and returns the first. The lock is watched already: a token
+/// that is drawn for it before another client's is never granted after that. `None`: the tokens
+/// begin anew below the greatest one that was seen, which was lost meanwhile. The key keeps its
+/// expiry: that is two hours beyond its value, and a token moves this by a microsecond.
+async fn draw(turn: &Turn<'_>, turns: u32, seen: u64) -> Result<Option<FencingToken>> {
+    let last = turn.ask(command("INCRBY", &[FENCE, &turns.to_string()]));
+    let last: u64 = from_redis_value(last.await?).map_err(|_| junk("the greatest token"))?;
+    let first = last.saturating_sub(u64::from(turns)) + 1;
+    let rises = first > seen && last < MOST;
+    Ok(rises.then(|| FencingToken::new(first)))
 }
 
 fn contended() -> Error {
@@ -491,7 +568,8 @@ pub(crate) fn guarantees() -> Guarantees {
 }
 
 const NOTES: &str = "\
-Without scripts (scripts=off): exclusive locks alone. Waiters have no order, ask again about every tenth of a second, and may be passed for ever. \
+Without scripts (scripts=off): exclusive locks alone. Waiters have no order, ask again about every tenth of a second \
+(more rarely if a client has many), and may be passed for ever. \
 Exclusion holds while the server keeps its data and its clock: after an asynchronous failover, a restart without \
 persistence, an eviction or a step of its clock, two may hold at once, and only the token tells them apart. Clients with scripts and \
 SET-NX-PX clients are excluded.";

@@ -69,14 +69,24 @@ impl Replicas {
         })
     }
 
-    /// Returns once enough replicas have the writes that the server at this address made before
-    /// this call. It has to be the server that this connection has led to since before the claim
-    /// was sent: another server, or this one after a restart, knows nothing of the claim and
-    /// acknowledges the data that it has. It also has to have been the primary all the time: a
-    /// server that was a replica in between may have lost the claim, and each promotion gives the
-    /// server's history another id. With too few replicas the error is [`ErrorKind::Ambiguous`]:
-    /// the claim is stored, and core asks again or withdraws it.
-    pub(crate) async fn acknowledge(&self, before: Baseline, written_at: &str) -> Result<()> {
+    /// The server whose replicas are asked. It has to be the one that has the claim, by its
+    /// identity: another server, or this one after a restart, knows nothing of the claim and
+    /// acknowledges the data that it has. One address may lead to several.
+    pub(crate) fn server(&self, before: &Baseline) -> Result<Arc<str>> {
+        self.connection.server_of(before.nth)
+    }
+
+    /// Ends the connection of this state, which leads to the wrong server.
+    pub(crate) fn leave(&self, before: &Baseline, why: &Error) {
+        self.connection.refuse(before.nth, why);
+    }
+
+    /// Returns once enough replicas have the writes that the server made before this call. It has
+    /// to have been the primary all the time since before the claim was sent: a server that was a
+    /// replica in between may have lost the claim, and each promotion gives the server's history
+    /// another id. With too few replicas the error is [`ErrorKind::Ambiguous`]: the claim is
+    /// stored, and core asks again or withdraws it.
+    pub(crate) async fn acknowledge(&self, before: Baseline) -> Result<()> {
         let ambiguous = |e: &Error| {
             Error::new(
                 ErrorKind::Ambiguous,
@@ -84,11 +94,6 @@ impl Replicas {
             )
         };
         let unavailable = |what| ambiguous(&Error::new(ErrorKind::Unavailable, what));
-        let leads_to = self.connection.leads_to(before.nth);
-        if leads_to.map_err(|e| ambiguous(&e))? != written_at {
-            let what = "the replicas of another server would be asked: a failover is under way";
-            return Err(unavailable(what));
-        }
         // `WAIT` covers the writes of all clients before this client's latest write: since Redis 7.2,
         // and in Valkey, a command that writes nothing does not count. A message is replicated.
         let mut wait = Pipeline::new();

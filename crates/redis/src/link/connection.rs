@@ -181,9 +181,9 @@ impl Connection {
         self.wire().map(|wire| wire.server.clone())
     }
 
-    /// The address that the connection of this number leads to, if it is the current one.
-    pub(crate) fn leads_to(&self, nth: u64) -> Result<String> {
-        self.wire_of(Some(nth)).map(|wire| wire.at.address.clone())
+    /// The same of the connection of this number, if it is the current one.
+    pub(crate) fn server_of(&self, nth: u64) -> Result<Arc<str>> {
+        self.wire_of(Some(nth)).map(|wire| wire.server.clone())
     }
 
     /// Sends several requests together. A refusal by the server is a [`Value::ServerError`] among the answers.
@@ -269,7 +269,11 @@ impl Connection {
     }
 
     /// Notifies of this name whenever something is published in this channel, until the subscription is dropped.
+    /// Over RESP2 it never does.
     pub(crate) fn observe(&self, name: &Name, channel: String) -> Subscription {
+        if !self.has_pushes() {
+            return Subscription::none();
+        }
         let link = self.link.clone();
         let observed = Arc::new(Observed {
             channel,

@@ -8,7 +8,7 @@
 use std::io;
 
 use leasehold_core::{Error, ErrorKind};
-use redis::{ErrorKind as Kind, RedisError, Value};
+use redis::{ErrorKind as Kind, ProtocolVersion, RedisError, Value};
 
 /// Phrases of servers, proxies and scripts behind a code that says too little, and the code that
 /// each stands for. The phrases of scripts are those of Redis before 7, of 7.0, of 7.2 and later,
@@ -48,7 +48,7 @@ const PHRASES: [(&str, &str); 30] = [
 
 /// The commands that we send and that our scripts call: no other word of a server's text names a
 /// command.
-const COMMANDS: [&str; 50] = [
+const COMMANDS: [&str; 57] = [
     "auth",
     "client",
     "cluster",
@@ -56,8 +56,10 @@ const COMMANDS: [&str; 50] = [
     "config",
     "config|get",
     "del",
+    "discard",
     "eval",
     "evalsha",
+    "exec",
     "exists",
     "get",
     "hdel",
@@ -67,8 +69,11 @@ const COMMANDS: [&str; 50] = [
     "hlen",
     "hmget",
     "hset",
+    "hsetnx",
+    "incrby",
     "info",
     "mget",
+    "multi",
     "pexpire",
     "ping",
     "pttl",
@@ -89,7 +94,9 @@ const COMMANDS: [&str; 50] = [
     "type",
     "unlink",
     "unsubscribe",
+    "unwatch",
     "wait",
+    "watch",
     "zadd",
     "zcard",
     "zrange",
@@ -228,20 +235,27 @@ const NO_HELLO: &str = "this server, or the proxy before it, knows no HELLO 3 (R
 /// The way in which a server refuses `HELLO 3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoHello {
-    /// By an error.
+    /// By an error that names the command, or its version.
     Said,
-    /// It closes the connection, as it also does for other reasons.
-    Silent,
+    /// By another error, or it closes the connection: for any reason.
+    Unclear,
 }
+
+/// What stands behind the error of a refusal that does not tell what is refused.
+const UNCLEAR: &str = "the reason is not known";
 
 /// Returns how the server refused `HELLO 3`, if that may be why a connection was not opened.
 pub(crate) fn refusal_of_hello(e: &RedisError) -> Option<NoHello> {
+    if e.detail() == Some(UNCLEAR) {
+        return Some(NoHello::Unclear);
+    }
     if e.kind() == Kind::RESP3NotSupported || code(e, &e.to_string()) == "NOPROTO" {
         return Some(NoHello::Said);
     }
     let is_closed = e.is_connection_dropped() && !e.is_connection_refusal();
-    is_closed.then_some(NoHello::Silent)
+    is_closed.then_some(NoHello::Unclear)
 }
+
 const NO_REDIS: &str =
     "what answers there does not speak the protocol of Redis: are the host and the port right?";
 
@@ -356,8 +370,9 @@ pub(crate) fn no_host(why: &str) -> RedisError {
 const NO_HOST: &str = "the host name cannot be looked up";
 
 /// The error in the words that a server sent before it closed a connection, or in place of an
-/// answer to our first request, which is `HELLO`. `e` is the client crate's error.
-pub(crate) fn of_first_words(words: &[u8], e: RedisError) -> RedisError {
+/// answer to our first request: `HELLO` over RESP3, and over RESP2 `AUTH` or `SELECT`. `e` is the
+/// client crate's error.
+pub(crate) fn of_first_words(words: &[u8], e: RedisError, protocol: ProtocolVersion) -> RedisError {
     // A server that expects TLS answers plain text with an alert.
     if let [21, 3, ..] = words {
         return io::Error::from(io::ErrorKind::ConnectionReset).into();
@@ -373,15 +388,23 @@ pub(crate) fn of_first_words(words: &[u8], e: RedisError) -> RedisError {
     };
     let said = redis::parse_redis_value(&[b"-", line, b"\r\n"].concat());
     let said = said.ok().and_then(|said| said.extract_error().err());
-    // Any other refusal comes from a proxy that does not know `HELLO`. Its words are not shown,
-    // since the request has the password.
-    let knows_no_hello = || (Kind::RESP3NotSupported, "HELLO was refused").into();
-    said.filter(|said| REFUSALS.contains(&code(said, &said.to_string())))
-        .unwrap_or_else(knows_no_hello)
+    let says = said.as_ref().map(|said| code(said, &said.to_string()));
+    // The words of other refusals are not shown, since the request has the password.
+    match says.unwrap_or_default() {
+        known if REFUSALS.contains(&known) => said.unwrap_or(e),
+        "UNKNOWN" if protocol == ProtocolVersion::RESP2 => said.unwrap_or(e),
+        _ if protocol == ProtocolVersion::RESP2 => e,
+        "UNKNOWN" => (Kind::RESP3NotSupported, "HELLO is not known").into(),
+        _ => {
+            let why = UNCLEAR.to_owned();
+            (Kind::RESP3NotSupported, "HELLO was refused", why).into()
+        }
+    }
 }
 
 /// The codes with which a client is refused.
-const REFUSALS: [&str; 13] = [
+const REFUSALS: [&str; 14] = [
+    "DB",
     "NOAUTH",
     "WRONGPASS",
     "NOPERM",
@@ -787,7 +810,8 @@ mod tests {
     fn what_is_said_before_a_connection_closes_is_the_reason() {
         let closed = || broke(io::ErrorKind::UnexpectedEof);
         let kind = |words: &str| {
-            let error = of_plain_connect(&of_first_words(words.as_bytes(), closed()));
+            let e = of_first_words(words.as_bytes(), closed(), ProtocolVersion::RESP3);
+            let error = of_plain_connect(&e);
             assert!(!error.to_string().contains("hunter"), "{error}");
             (error.kind(), error.to_string().contains("TLS"))
         };
@@ -830,6 +854,56 @@ mod tests {
             ("%1\r\n+proto\r\n:3\r\n", (Unavailable, true)),
         ] {
             assert_eq!(kind(words), expected, "{words:?}");
+        }
+    }
+
+    /// There the first request is `AUTH` or `SELECT`.
+    #[test]
+    fn over_resp2_no_refusal_is_one_of_hello() {
+        for (words, kind) in [
+            ("-ERR DB index is out of range\r\n", Invalid),
+            ("-WRONGPASS invalid username-password pair\r\n", Denied),
+            ("-ERR invalid password\r\n", Denied),
+            ("-NOAUTH Authentication required.\r\n", Denied),
+            (
+                "-ERR unknown command 'AUTH', with args beginning with: 'hunter'",
+                Unsupported,
+            ),
+            ("-ERR whatever a proxy says of hunter\r\n", Unavailable),
+        ] {
+            let closed = broke(io::ErrorKind::UnexpectedEof);
+            let e = of_first_words(words.as_bytes(), closed, ProtocolVersion::RESP2);
+            let error = of_plain_connect(&e);
+            let text = error.to_string();
+            assert_eq!(error.kind(), kind, "{words}: {text}");
+            assert!(
+                !text.contains("HELLO") && !text.contains("hunter"),
+                "{text}"
+            );
+            let is_silent = kind == Unavailable;
+            assert_eq!(refusal_of_hello(&e), is_silent.then_some(NoHello::Unclear));
+        }
+    }
+
+    /// A reason that may pass is none to give up RESP3 for good.
+    #[test]
+    fn only_a_refusal_that_names_it_says_that_there_is_no_hello() {
+        for (words, how) in [
+            ("-ERR unknown command 'HELLO'\r\n", Some(NoHello::Said)),
+            ("-unsupported command 'hello'\r\n", Some(NoHello::Said)),
+            (
+                "-NOPROTO unsupported protocol version\r\n",
+                Some(NoHello::Said),
+            ),
+            ("-ERR the tenant is suspended\r\n", Some(NoHello::Unclear)),
+            ("-ERR upstream failure\r\n", Some(NoHello::Unclear)),
+            ("", Some(NoHello::Unclear)),
+            ("-LOADING Redis is loading the dataset in memory\r\n", None),
+            ("-ERR DB index is out of range\r\n", None),
+        ] {
+            let closed = broke(io::ErrorKind::UnexpectedEof);
+            let e = of_first_words(words.as_bytes(), closed, ProtocolVersion::RESP3);
+            assert_eq!(refusal_of_hello(&e), how, "{words:?}");
         }
     }
 

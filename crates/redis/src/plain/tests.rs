@@ -1,5 +1,6 @@
 //! Turns of transactions on a connection, against an imitation that keeps what it was asked.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -8,11 +9,12 @@ use leasehold_core::backend::{Claim, Mode, Renewal, WaitPolicy};
 use leasehold_core::{Error, ErrorKind, FencingToken};
 use leasehold_testbed::RedisLike;
 use leasehold_testbed::verbs::{TTL, bounded, lease, until};
-use redis::Client;
+use redis::{Client, Value};
 
 use super::entry::Record;
 use super::transaction::Turns;
-use super::{Plain, command, retry_after};
+use super::waiting::Waiters;
+use super::{Plain, command};
 use crate::client::nodes::Nodes;
 use crate::link::{Connection, Inbox, Names, Server};
 
@@ -79,11 +81,14 @@ async fn what_was_watched_over_one_connection_is_not_executed_over_the_next() {
         let turn = turns.next(&connection).await.unwrap();
         let mut question = redis::pipe();
         question.cmd("PTTL").arg("x");
-        turn.watch(&["x".into()], &question).await.unwrap();
+        turn.watch(&["x".into()], &question, None).await.unwrap();
         let first = connection.nth().unwrap();
         connection.refuse(first, &Error::new(ErrorKind::Unavailable, "a test"));
         until(async || connection.nth().is_ok_and(|nth| nth > first)).await;
-        let refused = turn.execute(&[command("DEL", &["x"])]).await.unwrap_err();
+        let refused = turn
+            .execute(&[command("DEL", &["x"])], None)
+            .await
+            .unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unavailable);
         let sent = since_connected(&asked);
         assert!(
@@ -107,7 +112,7 @@ async fn transactions_take_turns_and_one_that_is_dropped_leaves_nothing_watched(
         let turns = turns();
         let turn = turns.next(&connection).await.unwrap();
         let question = redis::pipe();
-        turn.watch(&["x".into()], &question).await.unwrap();
+        turn.watch(&["x".into()], &question, None).await.unwrap();
         let mut next = Box::pin(turns.next(&connection));
         for _ in 0..100 {
             assert!((&mut next).now_or_never().is_none());
@@ -115,7 +120,7 @@ async fn transactions_take_turns_and_one_that_is_dropped_leaves_nothing_watched(
         }
         drop(turn);
         let turn = next.await.unwrap();
-        turn.watch(&["y".into()], &question).await.unwrap();
+        turn.watch(&["y".into()], &question, None).await.unwrap();
         let sent = since_connected(&asked);
         assert_eq!(sent[sent.len() - 2..], ["UNWATCH", "WATCH y"], "{sent:?}");
     })
@@ -145,6 +150,7 @@ async fn a_renewal_believes_only_what_was_executed() {
                 names: Names::new("", &["l"]).unwrap(),
                 inbox: Inbox::new(false),
                 turns: turns(),
+                waiters: Waiters::default(),
             };
             let renewals = plain.renew(&[lease(&claim, token)]).await;
             match &renewals[..] {
@@ -172,10 +178,35 @@ async fn a_transaction_that_waits_too_long_sends_nothing() {
     .await;
 }
 
-#[test]
-fn a_waiter_asks_again_soon_and_not_before_a_lease_ends() {
-    for (left, least, most) in [(-1, 74, 100), (40, 40, 41), (9_999_999, 74, 100)] {
-        let ms = retry_after(left).as_millis();
-        assert!((least..=most).contains(&ms), "{left}: {ms}");
-    }
+/// What a command of a transaction is refused for as it is executed, undoes none of the others.
+#[tokio::test]
+async fn a_refusal_in_a_transaction_that_was_executed_leaves_it_in_doubt() {
+    bounded(async {
+        let is_tested = AtomicBool::new(false);
+        let server = RedisLike::answering(move |words| {
+            Some(match words[0].as_str() {
+                "UNWATCH" | "WATCH" | "SET" | "MULTI" => "+OK".to_owned(),
+                "GET" | "PEXPIRE" | "HDEL" => "+QUEUED".to_owned(),
+                "EXEC" if !is_tested.swap(true, Ordering::SeqCst) => "_".to_owned(),
+                "EXEC" => "*2\r\n:1\r\n-WRONGTYPE it".to_owned(),
+                "DEL" => ":1".to_owned(),
+                _ => return None,
+            })
+        });
+        let server = server.await.unwrap();
+        let connection = connection(&server).await;
+        let turns = turns();
+        let turn = turns.next(&connection).await.unwrap();
+        let [extend, tidy] = [
+            command("PEXPIRE", &["x", "1"]),
+            command("HDEL", &["{x}:p", "a"]),
+        ];
+        let both = [extend.clone(), tidy.clone()];
+        let e = turn.execute(&both, None).await.unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::Ambiguous, "{e}");
+        // What is beside the point is no doubt.
+        let done = turn.execute(&[extend], Some(tidy)).await.unwrap();
+        assert_eq!(done, Some(vec![Value::Int(1)]));
+    })
+    .await;
 }

@@ -5,6 +5,9 @@
 //! ends every `WATCH` of its connection. They therefore take turns. A transaction that is dropped
 //! leaves its `WATCH` to the next one, which ends it first. One whose connection was replaced sends
 //! nothing over the next connection, where nothing is watched.
+//!
+//! Claims first wait for one another, and so do releases. A renewal therefore waits for one of each
+//! at most, however many are under way, and a release for one claim.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,7 +23,10 @@ use crate::link::{Connection, judged, junk};
 #[derive(Debug)]
 pub(super) struct Turns {
     turn: Mutex<()>,
-    /// The time for which a transaction waits for its turn.
+    /// The claim that takes turns, and the release that does.
+    claim: Mutex<()>,
+    release: Mutex<()>,
+    /// The time for which a transaction waits for its turn, and before that for its like.
     patience: Duration,
     /// The number of the connection over which transactions are known to work.
     tested: AtomicU64,
@@ -32,19 +38,39 @@ impl Turns {
     pub(super) fn new(patience: Duration, key: String) -> Turns {
         Turns {
             turn: Mutex::default(),
+            claim: Mutex::default(),
+            release: Mutex::default(),
             patience,
             tested: AtomicU64::new(0),
             key,
         }
     }
 
-    /// Takes a turn. The first one over a connection makes sure that transactions work there.
-    pub(super) async fn next<'a>(&'a self, connection: &'a Connection) -> Result<Turn<'a>> {
-        let turn = timeout(self.patience, self.turn.lock()).await;
-        let turn = turn.map_err(|_| {
+    /// Waits until no other claim takes turns. Each claim holds this while it does.
+    pub(super) async fn as_claim(&self, connection: &Connection) -> Result<MutexGuard<'_, ()>> {
+        self.patiently(&self.claim, connection).await
+    }
+
+    /// Waits until no other release takes turns. Each release holds this while it does.
+    pub(super) async fn as_release(&self, connection: &Connection) -> Result<MutexGuard<'_, ()>> {
+        self.patiently(&self.release, connection).await
+    }
+
+    async fn patiently<'a>(
+        &self,
+        what: &'a Mutex<()>,
+        connection: &Connection,
+    ) -> Result<MutexGuard<'a, ()>> {
+        let got = timeout(self.patience, what.lock()).await;
+        got.map_err(|_| {
             let what = "other requests of this client took too long, and nothing was sent";
             connection.at(&Error::new(ErrorKind::Unavailable, what))
-        })?;
+        })
+    }
+
+    /// Takes a turn. The first one over a connection makes sure that transactions work there.
+    pub(super) async fn next<'a>(&'a self, connection: &'a Connection) -> Result<Turn<'a>> {
+        let turn = self.patiently(&self.turn, connection).await?;
         let nth = connection.nth()?;
         let turn = Turn {
             connection,
@@ -80,56 +106,77 @@ impl Turn<'_> {
         self.nth
     }
 
-    /// Watches these keys from now on, and asks: the answers follow the watching.
-    pub(super) async fn watch(&self, keys: &[String], questions: &Pipeline) -> Result<Vec<Value>> {
-        let mut requests = Pipeline::with_capacity(questions.len() + 2);
+    /// Watches these keys from now on, and asks: the answers follow the watching. The answer to
+    /// `aside` does not matter.
+    pub(super) async fn watch(
+        &self,
+        keys: &[String],
+        questions: &Pipeline,
+        aside: Option<Cmd>,
+    ) -> Result<Vec<Value>> {
+        let mut requests = Pipeline::with_capacity(questions.len() + 3);
         requests.cmd("UNWATCH");
         requests.cmd("WATCH").arg(keys);
         for question in questions.cmd_iter() {
             requests.add_command(question.clone());
         }
-        let mut answers = self.ask(&requests).await?;
-        Ok(answers.split_off(2))
+        let matter = requests.len();
+        if let Some(aside) = aside {
+            requests.add_command(aside);
+        }
+        let mut answers = ask(self.connection, Some(self.nth), &requests).await?;
+        answers.truncate(matter);
+        let each = answers.into_iter();
+        let answers: Result<Vec<Value>> = each.map(|it| self.connection.refusal(it)).collect();
+        Ok(answers?.split_off(2))
     }
 
-    /// Sends requests that need not be one step.
-    pub(super) async fn ask(&self, requests: &Pipeline) -> Result<Vec<Value>> {
-        let answers = self.connection.send_over(self.nth, requests).await;
-        // Nothing of the transaction was executed yet.
-        let answers = answers.map_err(|e| match e.kind() {
-            ErrorKind::Ambiguous => Error::new(ErrorKind::Unavailable, e.to_string()),
-            _ => e,
-        })?;
-        if answers.len() != requests.len() {
-            return Err(junk("an answer"));
-        }
-        let each = answers.into_iter();
-        each.map(|answer| self.connection.refusal(answer)).collect()
+    /// Sends a request that changes nothing that counts.
+    pub(super) async fn ask(&self, request: Cmd) -> Result<Value> {
+        let mut requests = redis::pipe();
+        requests.add_command(request);
+        let mut answers = ask(self.connection, Some(self.nth), &requests).await?;
+        self.connection.refusal(answers.pop().unwrap_or_default())
     }
 
     /// Executes these commands in one step, and returns their answers; `None` if a watched key has
-    /// changed, and nothing was executed.
-    pub(super) async fn execute(&self, commands: &[Cmd]) -> Result<Option<Vec<Value>>> {
-        let mut answers = self.transact(commands, "EXEC").await?;
+    /// changed, and nothing was executed. The answer to `aside` does not matter.
+    pub(super) async fn execute(
+        &self,
+        commands: &[Cmd],
+        aside: Option<Cmd>,
+    ) -> Result<Option<Vec<Value>>> {
+        let all = commands.iter().chain(&aside);
+        let mut answers = self.transact(all, "EXEC").await?;
         let executed = answers.pop().unwrap_or_default();
         // A command that is refused before it is executed is refused with a reason, and `EXEC`
         // without one.
         for answer in answers {
             self.connection.refusal(answer)?;
         }
-        match self.connection.refusal(executed)? {
+        match executed {
             Value::Nil => Ok(None),
-            Value::Array(answers) => {
+            Value::Array(mut answers) => {
+                answers.truncate(commands.len());
+                // Where one command of a transaction fails, Redis executes the others.
+                let in_doubt = |e: Error| Error::new(ErrorKind::Ambiguous, e.to_string());
                 let each = answers.into_iter();
-                let each = each.map(|answer| self.connection.refusal(answer));
+                let each = each.map(|answer| self.connection.refusal(answer).map_err(in_doubt));
                 each.collect::<Result<Vec<_>>>().map(Some)
             }
-            _ => Err(junk("the answer to EXEC")),
+            refused => {
+                self.connection.refusal(refused)?;
+                Err(junk("the answer to EXEC"))
+            }
         }
     }
 
-    async fn transact(&self, commands: &[Cmd], end: &str) -> Result<Vec<Value>> {
-        let mut requests = Pipeline::with_capacity(commands.len() + 2);
+    async fn transact<'a>(
+        &self,
+        commands: impl IntoIterator<Item = &'a Cmd>,
+        end: &str,
+    ) -> Result<Vec<Value>> {
+        let mut requests = redis::pipe();
         requests.cmd("MULTI");
         for command in commands {
             requests.add_command(command.clone());
@@ -202,5 +249,23 @@ impl Turn<'_> {
             return Err(self.connection.at(&e));
         }
         first.map_or(Ok(()), |first| self.connection.refusal(first).map(drop))
+    }
+}
+
+/// Asks what changes nothing that counts: without an answer nothing is in doubt. A refusal is a
+/// [`Value::ServerError`] among the answers.
+pub(super) async fn ask(
+    connection: &Connection,
+    over: Option<u64>,
+    requests: &Pipeline,
+) -> Result<Vec<Value>> {
+    let answers = connection.send_many(over, requests).await;
+    let answers = answers.map_err(|e| match e.kind() {
+        ErrorKind::Ambiguous => Error::new(ErrorKind::Unavailable, e.to_string()),
+        _ => e,
+    })?;
+    match answers.len() == requests.len() {
+        true => Ok(answers),
+        false => Err(junk("an answer")),
     }
 }

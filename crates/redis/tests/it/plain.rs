@@ -403,6 +403,173 @@ async fn claims_of_other_names_keep_none_from_its_token() {
     .await;
 }
 
+/// The greatest token may be lost as the next one is drawn from it, by `FLUSHALL` or an eviction.
+#[tokio::test]
+async fn a_token_that_is_drawn_from_nothing_is_not_granted() {
+    bounded(async {
+        let server = server().await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let url = format!("redis://{}?timeout=60000&scripts=off", proxy.addr());
+        let late = Redis::connect(&url).await.unwrap();
+        granted(&late, &claim("warm", WaitPolicy::Try, TTL, "")).await;
+        let other = client(&server).await;
+        // However slow the machine is, the greatest token is not behind the clock.
+        let ahead = ["SET", "{}:f", "8000000000000000"];
+        server.command(&ahead).await.unwrap();
+        let mine = fair("x");
+        let claiming = async {
+            let drawn = proxy.hold_matching("INCRBY");
+            for n in 0..2 {
+                let held_back = proxy.hold_matching("EXEC");
+                held_back.sprung().await;
+                let name = format!("other {n}");
+                granted(&other, &claim(&name, WaitPolicy::Try, TTL, "")).await;
+                proxy.deliver_held();
+            }
+            drawn.sprung().await;
+            server.command(&["DEL", "{}:f"]).await.unwrap();
+            proxy.deliver_held();
+        };
+        let before = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+        let (grant, ()) = tokio::join!(granted(&late, &mine), claiming);
+        let token = grant.token.get();
+        assert!(token >= before.as_micros() as u64, "{token}");
+        // And what was lost expires again.
+        assert!(number(&server, &["TTL", "{}:f"]).await > 7000);
+    })
+    .await;
+}
+
+/// A proxy that shares its connections may keep `WATCH` for a test, and mix its clients later.
+#[tokio::test]
+async fn a_lock_that_is_free_is_not_taken_twice_where_nothing_is_watched() {
+    bounded(async {
+        let server = server().await;
+        let with = client(&server).await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let url = format!("redis://{}?timeout=60000&scripts=off", proxy.addr());
+        let late = Redis::connect(&url).await.unwrap();
+        granted(&late, &claim("warm", WaitPolicy::Try, TTL, "")).await;
+        proxy.rewrite_requests("\r\nWATCH\r\n", "\r\nTOUCH\r\n");
+        let theirs = claim("x", WaitPolicy::Fair, TTL, "soon");
+        let held_back = proxy.hold_matching("EXEC");
+        let mine = claim("x", WaitPolicy::Fair, TTL, "late");
+        let (claimed, token) = tokio::join!(late.claim(&mine), async {
+            held_back.sprung().await;
+            let token = granted(&with, &theirs).await.token;
+            proxy.deliver_held();
+            token
+        });
+        match claimed.unwrap() {
+            Claimed::Waiting(waiting) => assert_eq!(waiting.who.token, Some(token)),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(held_by(&server, "x").await, theirs.id.to_string());
+    })
+    .await;
+}
+
+/// The key in which waiters say that they wait is for people: no lock depends on it.
+#[tokio::test]
+async fn what_stands_in_the_place_of_the_waiters_keeps_nobody_from_the_lock() {
+    bounded(async {
+        let server = server().await;
+        let [one, other] = [plain(&server).await, plain(&server).await];
+        let junk = ["RPUSH", "{x}:p", "junk"];
+        server.command(&junk).await.unwrap();
+        let [first, next, third] = [fair("x"), fair("x"), fair("x")];
+        granted(&one, &first).await;
+        waiting(&other, &next).await;
+        waiting(&other, &third).await;
+        one.release(&first, None).await.unwrap();
+        granted(&other, &next).await;
+        other.release(&third, None).await.unwrap();
+        other.release(&next, None).await.unwrap();
+        assert_eq!(number(&server, &["EXISTS", "x"]).await, 0);
+    })
+    .await;
+}
+
+/// Claims of one client wait for one another, and so do releases: nothing else waits for all of them.
+#[tokio::test]
+async fn a_renewal_and_a_release_do_not_wait_for_all_claims_and_releases() {
+    bounded(async {
+        let server = server().await;
+        let url = format!("{}?timeout=60000&scripts=off", server.url());
+        let store = Redis::connect(&url).await.unwrap();
+        let [held, other] = [fair("held"), fair("other")];
+        let token = granted(&store, &held).await.token;
+        granted(&store, &other).await;
+        let claims: Vec<_> = (0..100).map(|n| fair(&format!("new/{n}"))).collect();
+        let done = std::cell::Cell::new(0);
+        let claiming = futures_util::future::join_all(claims.iter().map(async |claim| {
+            granted(&store, claim).await;
+            done.set(done.get() + 1);
+        }));
+        // The claims begin first.
+        let beside = async {
+            tokio::join!(
+                async {
+                    let renewal = renewed(&store, &held, token).await;
+                    assert!(matches!(renewal, Renewal::Renewed(_)), "{renewal:?}");
+                },
+                async { store.release(&other, None).await.unwrap() },
+            );
+            done.get()
+        };
+        let (_, before) = tokio::join!(claiming, beside);
+        assert!(before < 10, "{before} claims came first");
+
+        done.set(0);
+        let releasing = futures_util::future::join_all(claims.iter().map(async |claim| {
+            store.release(claim, None).await.unwrap();
+            done.set(done.get() + 1);
+        }));
+        let beside = async {
+            let renewal = renewed(&store, &held, token).await;
+            assert!(matches!(renewal, Renewal::Renewed(_)), "{renewal:?}");
+            done.get()
+        };
+        let (_, before) = tokio::join!(releasing, beside);
+        assert!(before < 10, "{before} releases came first");
+    })
+    .await;
+}
+
+/// A waiter asks without a transaction, and says that it waits once in a while.
+#[tokio::test]
+async fn a_waiter_asks_in_one_request() {
+    bounded(async {
+        let server = server().await;
+        let [one, other] = [plain(&server).await, plain(&server).await];
+        let long = TTL * 30;
+        let [holder, next] = ["holder", "next"].map(|who| claim("x", WaitPolicy::Fair, long, who));
+        granted(&one, &holder).await;
+        waiting(&other, &next).await;
+        let count = Count::from_here(&server).await;
+        for _ in 0..10 {
+            let after = waiting(&other, &next).await.retry_after.unwrap();
+            assert!(after <= std::time::Duration::from_millis(100), "{after:?}");
+        }
+        for command in ["watch", "multi", "hset", "hsetnx"] {
+            assert_eq!(count.of(command).await, 0, "{command}");
+        }
+        assert_eq!(count.of("time").await, 10);
+        // It is shown all the while, and says so again if the key is gone.
+        let shown = async || one.inspect(&"x".into()).await.unwrap().waiters.len();
+        assert_eq!(shown().await, 1);
+        server.command(&["DEL", "{x}:p"]).await.unwrap();
+        waiting(&other, &next).await;
+        assert_eq!(shown().await, 1);
+        one.release(&holder, None).await.unwrap();
+        granted(&other, &next).await;
+        assert_eq!(shown().await, 0);
+        other.release(&next, None).await.unwrap();
+        assert_eq!(traces(&server).await, [""; 0]);
+    })
+    .await;
+}
+
 /// The hold of a client that is evicted is lost at once.
 #[tokio::test]
 async fn an_evicted_holder_is_told_at_once() {

@@ -169,7 +169,22 @@ async fn what_needs_pushes_or_other_commands_is_refused() {
             (
                 format!("redis://{}?min_replicas=1", server.addr()),
                 ErrorKind::Unsupported,
-                "min_replicas",
+                "min_replicas is for a server that speaks RESP3",
+            ),
+            (
+                format!("redis://{}?protocol=2&min_replicas=1", server.addr()),
+                ErrorKind::Unsupported,
+                "min_replicas is for a server that speaks RESP3",
+            ),
+            (
+                format!("redis://{}?scripts=off", server.addr()),
+                ErrorKind::Unsupported,
+                "scripts=off is for a server that speaks RESP3",
+            ),
+            (
+                format!("redis://{}?protocol=2&scripts=off", server.addr()),
+                ErrorKind::Unsupported,
+                "scripts=off is for a server that speaks RESP3",
             ),
             (
                 format!("redis+cluster://{}?protocol=2", server.addr()),
@@ -237,26 +252,119 @@ async fn a_connection_that_broke_is_made_again() {
     .await;
 }
 
-/// A server that closes one connection at `HELLO` may just be restarting.
+/// A server that closes one connection at `HELLO` may just be restarting, and a proxy may have a refusal of its own.
 #[tokio::test]
-async fn a_server_that_closed_once_is_asked_again_before_pushes_are_given_up() {
+async fn a_server_that_refused_once_is_asked_again_before_pushes_are_given_up() {
     bounded(async {
-        let hellos = AtomicUsize::new(0);
-        let server = RedisLike::answering(move |words| {
-            let answer = match (words[0].as_str(), words.len()) {
-                ("HELLO", 2..) if hellos.fetch_add(1, Ordering::SeqCst) == 0 => "",
-                ("GET", _) => "$7\r\nredis-1",
-                ("EVAL", _) if words[1].contains("INFO") => "*2\r\n$0\r\n\r\n$0\r\n",
-                ("EVAL", _) if words[1].contains("'GET', KEYS[2]") => "$7\r\nredis-1",
-                _ => return None,
-            };
-            Some(answer.to_owned())
-        });
-        let server = server.await.unwrap();
+        for first in ["", "-ERR the tenant is waking up"] {
+            let hellos = AtomicUsize::new(0);
+            let server = RedisLike::answering(move |words| {
+                let answer = match (words[0].as_str(), words.len()) {
+                    ("HELLO", 2..) if hellos.fetch_add(1, Ordering::SeqCst) == 0 => first,
+                    ("GET", _) => "$7\r\nredis-1",
+                    ("EVAL", _) if words[1].contains("INFO") => "*2\r\n$0\r\n\r\n$0\r\n",
+                    ("EVAL", _) if words[1].contains("'GET', KEYS[2]") => "$7\r\nredis-1",
+                    _ => return None,
+                };
+                Some(answer.to_owned())
+            });
+            let server = server.await.unwrap();
+            let store = at(server.addr()).await;
+            assert!(store.guarantees().pushed_wake(), "{first}");
+            let claim = claim("x", WaitPolicy::Try, TTL, "");
+            assert!(store.claim(&claim).await.is_err());
+        }
+    })
+    .await;
+}
+
+/// Over RESP2 the first request is `AUTH` or `SELECT`, and its refusal is none of `HELLO`.
+#[tokio::test]
+async fn a_refusal_is_told_as_over_resp3() {
+    bounded(async {
+        let open = server().await;
+        let options = RedisOptions {
+            password: Some("s3cret".into()),
+            ..RedisOptions::default()
+        };
+        let closed = Server::start_with(&options).await.unwrap();
+        for (url, kind, told) in [
+            (
+                format!("redis://{}/99", open.addr()),
+                ErrorKind::Invalid,
+                "no database of this number",
+            ),
+            (
+                format!("redis://:s3cret@{}/99", closed.addr()),
+                ErrorKind::Invalid,
+                "no database of this number",
+            ),
+            (
+                format!("redis://:wr0ng@{}", closed.addr()),
+                ErrorKind::Denied,
+                "refused our credentials",
+            ),
+            (
+                format!("redis://:wr0ng@{}/1", closed.addr()),
+                ErrorKind::Denied,
+                "refused our credentials",
+            ),
+            (
+                format!("redis://{}/1", closed.addr()),
+                ErrorKind::Denied,
+                "wants a password",
+            ),
+        ] {
+            for url in [format!("{url}?protocol=2"), url] {
+                let refused = Redis::connect(&url).await.unwrap_err();
+                assert_eq!(refused.kind(), kind, "{url}: {refused}");
+                assert!(refused.to_string().contains(told), "{url}: {refused}");
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_replica_that_takes_writes_is_refused() {
+    bounded(async {
+        let [old, new] = [old_server().await, server().await];
+        for (replica, words) in [(&old, ""), (&new, "?protocol=2")] {
+            for command in [
+                &["CONFIG", "SET", "replica-read-only", "no"][..],
+                &["REPLICAOF", "127.0.0.1", "1"],
+            ] {
+                replica.command(command).await.unwrap();
+            }
+            let url = format!("redis://{}{words}", replica.addr());
+            let refused = Redis::connect(&url).await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+            assert!(
+                refused.to_string().contains("a replica that takes writes"),
+                "{refused}"
+            );
+            // One that takes none is good for a look.
+            let reads = ["CONFIG", "SET", "replica-read-only", "yes"];
+            replica.command(&reads).await.unwrap();
+            let store = Redis::connect(&url).await.unwrap();
+            let queue = store.inspect(&"x".into()).await;
+            assert!(queue.is_ok(), "{queue:?}");
+        }
+    })
+    .await;
+}
+
+/// An observer looks as often as where nothing is pushed.
+#[tokio::test]
+async fn an_observer_is_told_of_nothing() {
+    bounded(async {
+        let server = old_server().await;
         let store = at(server.addr()).await;
-        assert!(store.guarantees().pushed_wake());
-        let claim = claim("x", WaitPolicy::Try, TTL, "");
-        assert!(store.claim(&claim).await.is_err());
+        let subscription = store.observe(&"x".into());
+        assert_eq!(
+            format!("{subscription:?}"),
+            "Subscription(asked from time to time)"
+        );
     })
     .await;
 }

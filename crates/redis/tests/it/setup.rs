@@ -327,6 +327,53 @@ async fn what_a_server_lost_as_a_replica_is_acknowledged_by_none() {
     .await;
 }
 
+/// One address may lead to another server than before, as a DNS name or a virtual IP does in a failover: each connection
+/// leads to the server that was there when it was made. The replicas of one acknowledge nothing of the other.
+#[tokio::test]
+async fn the_replicas_of_another_server_at_the_same_address_acknowledge_nothing() {
+    bounded(async {
+        let (first, second) = pair().await;
+        let words = ["CONFIG", "SET", "repl-diskless-sync-delay", "0"];
+        second.command(&words).await.unwrap();
+        let last = set_up(
+            &["--replicaof", "127.0.0.1", &second.port().to_string()],
+            false,
+        )
+        .await;
+        until_synced(&first, &last).await;
+        until_synced(&first, &last).await;
+        let way = Proxy::to(first.addr()).await.unwrap();
+        let url = format!(
+            "redis://{}?timeout=40000&min_replicas=1&min_replicas_timeout=10000",
+            way.addr()
+        );
+        let store = Redis::connect(&url).await.unwrap();
+        until_replicated(&store, &fair("warm")).await;
+        // The second one is promoted, and the first one goes on beside it. New connections lead to the second.
+        second.command(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
+        way.lead_to(second.addr());
+        let clients = text(&first, &["CLIENT", "LIST", "TYPE", "pubsub"]).await;
+        let clients = clients.unwrap();
+        let waits = clients.lines().find(|line| line.contains("cmd=info"));
+        let id = waits.unwrap()["id=".len()..].split(' ').next().unwrap();
+        first.command(&["CLIENT", "KILL", "ID", id]).await.unwrap();
+        until(async || connections(&second).await == 1).await;
+        // It counts where both connections lead to one server: those that lead elsewhere are made again.
+        let claim = fair("x");
+        loop {
+            match store.claim(&claim).await {
+                Ok(Claimed::Granted(_)) => break,
+                Err(e) => assert!(e.is_retryable(), "{e:?}"),
+                other => panic!("{other:?}"),
+            }
+            sleep(10).await;
+        }
+        assert_eq!(held_by(&second, "x").await, claim.id.to_string());
+        assert_eq!(held_by(&last, "x").await, claim.id.to_string());
+    })
+    .await;
+}
+
 /// Makes it a replica of that one, and returns when it has all that that one has.
 async fn follow(replica: &Server, of: &Server) {
     let port = of.port().to_string();

@@ -273,12 +273,13 @@ impl Link {
     ) -> Result<Wire> {
         match (self.make_plain(nth, peer, at).await, how) {
             (Ok(made), NoHello::Said) => Ok(made),
-            // A server that was just restarted closes connections, too.
-            (Ok(made), NoHello::Silent) => {
+            // A server that was just restarted closes connections, too, and a proxy has refusals of
+            // its own.
+            (Ok(made), NoHello::Unclear) => {
                 Ok(self.make_pushing(nth, peer, at).await.unwrap_or(made))
             }
-            (Err(e), NoHello::Silent) if e.kind() == ErrorKind::Unavailable => Err(why),
-            (Err(e), NoHello::Silent) => Err(e),
+            (Err(e), NoHello::Unclear) if e.kind() == ErrorKind::Unavailable => Err(why),
+            (Err(e), NoHello::Unclear) => Err(e),
             (Err(e), NoHello::Said) => Err(Error::new(e.kind(), format!("{why}; over RESP2: {e}"))),
         }
     }
@@ -320,6 +321,7 @@ impl Link {
                 role => role,
             }),
         )?;
+        check_replica(peer, &told)?;
         if let Some(run) = fact("run_id") {
             wire.server = run.into();
         }
@@ -462,7 +464,15 @@ impl Link {
                 .find(|(fact, _)| text(fact) == name)
                 .map(|(_, fact)| text(fact))
         };
-        self.check_role(peer, fact("mode").as_deref(), fact("role").as_deref())?;
+        let role = fact("role");
+        self.check_role(peer, fact("mode").as_deref(), role.as_deref())?;
+        // A replica of a Cluster refers to its primary.
+        if role.as_deref() == Some("replica") && !self.cluster {
+            let mut ask = redis::cmd("INFO");
+            ask.arg("replication");
+            let told = connection.send_packed_command(&ask).await;
+            check_replica(peer, &text(&told.map_err(|e| peer.explain(&e))?))?;
+        }
         if let (Some(admission), Some(slots)) = (&self.admission, answers.next()) {
             let slots = slots.extract_error().map_err(|e| peer.explain(&e))?;
             admission.check(slots).await.map_err(|e| peer.at(&e))?;
@@ -563,4 +573,16 @@ impl Link {
     pub(super) fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Refuses a replica that takes writes, by what it says of its replication: it would grant what its
+/// primary grants. Others are good for a look at the locks.
+fn check_replica(peer: &Endpoint, told: &str) -> Result<()> {
+    let says = |fact: &str| told.lines().any(|line| line == fact);
+    if !(says("role:slave") && says("slave_read_only:0")) {
+        return Ok(());
+    }
+    let what = "this Redis is a replica that takes writes (replica-read-only no), and would grant \
+                what its primary grants too: the URL has to name the primary, or its sentinels";
+    Err(peer.at(&Error::new(ErrorKind::Unavailable, what)))
 }

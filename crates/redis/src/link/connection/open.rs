@@ -81,7 +81,7 @@ pub(super) async fn carry(
     let (stream, words) = Listening::to(stream);
     let made = MultiplexedConnection::new_with_config(settings, stream, config).await;
     let words = words.end();
-    let (connection, driver) = made.map_err(|e| of_first_words(&words, e))?;
+    let (connection, driver) = made.map_err(|e| of_first_words(&words, e, settings.protocol()))?;
     let task = tokio::spawn(async {
         driver.await;
         on_end();

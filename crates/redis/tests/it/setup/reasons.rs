@@ -72,7 +72,7 @@ the loopback interface by connecting to Redis from the same host the server is r
 accessible from internet if you do so. Use CONFIG REWRITE to make this change permanent.\r\n";
 
 #[rustfmt::skip]
-const REASONS: [Reason; 29] = [
+const REASONS: [Reason; 30] = [
     reason("`ERR max number of clients reached`, and closes", Says("-ERR max number of clients reached\r\n"), Connecting, Unavailable,
         "Redis has as many clients as it may: raise maxclients, or close some"),
     reason("`DENIED`: protected mode, and closes", Says(DENIED), Connecting, Unsupported,
@@ -114,6 +114,8 @@ const REASONS: [Reason; 29] = [
         "Redis cannot serve now: its Cluster is down, or no node serves this slot (redis-cli --cluster check)"),
     reason("`READONLY`", Server("", "REPLICAOF 127.0.0.1 1", "", ""), Request, Unavailable,
         "this Redis is a read-only replica: the URL has to name the primary, or its sentinels"),
+    reason("A replica that takes writes (`replica-read-only no`)", Server("", "CONFIG SET replica-read-only no;REPLICAOF 127.0.0.1 1", "", ""), Connecting, Unavailable,
+        "this Redis is a replica that takes writes (replica-read-only no), and would grant what its primary grants too: the URL has to name the primary, or its sentinels"),
     reason("`OOM`", Server("", "CONFIG SET maxmemory 1", "", ""), Request, Unavailable, "Redis is out of memory: raise maxmemory, or delete something"),
     reason("`NOREPLICAS`", Server("", "CONFIG SET min-replicas-to-write 1", "", ""), Request, Unavailable,
         "Redis refuses writes: too few replicas follow it (min-replicas-to-write)"),
