@@ -431,7 +431,7 @@ impl InRuntime {
         }
     }
 
-    fn idle(&self) -> Option<Arc<Link>> {
+    fn idle(self: &Arc<Self>) -> Option<Arc<Link>> {
         let mut connections = locked(&self.connections);
         let link = connections.idle.pop()?;
         if link.is_open() {
@@ -445,7 +445,10 @@ impl InRuntime {
 
     /// Returns the connection that is kept if no request uses it, or else queues for the next one
     /// that is given back.
-    fn idle_or_next(&self, is_renewal: bool) -> Result<Arc<Link>, oneshot::Receiver<Taken>> {
+    fn idle_or_next(
+        self: &Arc<Self>,
+        is_renewal: bool,
+    ) -> Result<Arc<Link>, oneshot::Receiver<Taken>> {
         let mut connections = locked(&self.connections);
         let mut ended = None;
         if let Some(link) = connections.idle.pop() {
@@ -513,10 +516,13 @@ impl InRuntime {
     }
 
     /// Handles a broken connection: the idle ones may be dead as well, and the server may have lost
-    /// its data.
-    fn interrupted(&self) {
+    /// its data. A borrowed one that is kept is asked, since its pool may lend no other.
+    fn interrupted(self: &Arc<Self>) {
         let mut connections = locked(&self.connections);
-        let dead = std::mem::take(&mut connections.idle);
+        let mut dead = std::mem::take(&mut connections.idle);
+        let kept = dead.pop_if(|link| link.is_lent() && link.is_open());
+        connections.in_use += usize::from(kept.is_some());
+        let kept = kept.map(|link| self.taken(link));
         if connections.in_use == 0 {
             // No connection is left that could be given back.
             connections.waiting.clear();
@@ -524,6 +530,14 @@ impl InRuntime {
         drop(connections);
         drop(dead);
         if let Some(pool) = self.pool.upgrade() {
+            if let Some(kept) = kept {
+                let limit = pool.limit;
+                self.runtime.spawn(async move {
+                    if kept.execute("SELECT 1", limit).await.is_err() {
+                        kept.cut();
+                    }
+                });
+            }
             pool.notifier.interrupted(Moment::now());
         }
     }

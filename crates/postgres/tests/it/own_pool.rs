@@ -1,5 +1,7 @@
 //! Over pools that a program has already: what they lend, what they get back, and what becomes of holds when they lend nothing.
 
+mod kept;
+
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
