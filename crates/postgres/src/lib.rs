@@ -106,9 +106,10 @@ impl Postgres {
     }
 
     /// Connects over a pool that the program has already: it borrows one connection of the pool, and
-    /// keeps it for as long as this client lives, so that renewals do not wait for the program's own
-    /// work. It borrows others for one request each, at most [`PoolOptions::connections`] at once.
-    /// With several runtimes this applies to each of them that uses the client.
+    /// keeps it for as long as it holds or waits for a lock, and ten seconds longer, so that renewals
+    /// do not wait for the program's own work. It borrows others for one request each, at most
+    /// [`PoolOptions::connections`] at once. With several runtimes this applies to each of them that
+    /// uses the client.
     ///
     /// Nothing that a session has set is relied on, and nothing is left in it. Each borrowed
     /// connection is checked first: one that leads to another database, or to a standby, is not

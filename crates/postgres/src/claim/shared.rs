@@ -211,7 +211,7 @@ impl Shared {
         let listens = usize::from(!matches!(self.config.listen, Listen::Off));
         Connections {
             at_most: self.pool.at_most() + listens,
-            idle: 1 + listens,
+            idle: self.pool.at_rest() + listens,
         }
     }
 

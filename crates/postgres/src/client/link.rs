@@ -231,7 +231,7 @@ impl Link {
                 Ok(Err(e)) => return Err(Failure::of_lending(pool.name(), e)),
                 Err(_) => {
                     let why = format!("{} lent no connection within {limit:?}", pool.name());
-                    return Err(Failure::broken(Unavailable, why));
+                    return Err(Failure::broken(Unavailable, why).for_lack_of_room());
                 }
             };
             let mut link = Link {
