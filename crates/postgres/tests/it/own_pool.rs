@@ -11,7 +11,7 @@ use crate::support::*;
 use bb8_postgres::PostgresConnectionManager;
 use bb8_postgres::bb8;
 use deadpool_postgres::Manager;
-use leasehold_core::backend::{Backend, Renewal, WaitPolicy, async_trait};
+use leasehold_core::backend::{Backend, ClaimedAll, Renewal, WaitPolicy, async_trait};
 use leasehold_core::{ErrorKind, Result, Store};
 use leasehold_postgres::client::{Config as Settings, NoTls};
 use leasehold_postgres::pool::{ConnectionPool, PoolError, PooledConnection};
@@ -471,6 +471,7 @@ async fn settings_of_a_session_change_no_request_and_stay() {
             ("application_name", "theirs"),
             ("statement_timeout", "1h"),
             ("synchronous_commit", "off"),
+            ("array_nulls", "off"),
         ];
         for pool in Theirs::each(&server.url(), 1) {
             let mut theirs = taken(&pool).await;
@@ -489,6 +490,11 @@ async fn settings_of_a_session_change_no_request_and_stay() {
             assert_eq!(who.label.as_deref(), Some("test"));
             assert!(matches!(renewed(&store, &mine, token).await, Renewal::Renewed(_)));
             store.release(&mine, None).await.unwrap();
+            let both = ["b", "c"].map(|name| claim(name, WaitPolicy::Try));
+            assert!(matches!(store.claim_all(&both).await, Ok(ClaimedAll::Granted(_))));
+            for claim in &both {
+                store.release(claim, None).await.unwrap();
+            }
             store.close().await.unwrap();
             let mut theirs = taken(&pool).await;
             let after = said(&mut theirs, "SELECT string_agg(name || setting, ' ' ORDER BY name) FROM pg_settings WHERE source = 'session'").await;
