@@ -230,6 +230,9 @@ impl Link {
                 Ok(Ok(connection)) => Lent::new(connection, &permit),
                 Ok(Err(e)) => return Err(Failure::of_lending(pool.name(), e)),
                 Err(_) => {
+                    if let Ok(Some(e)) = timeout(limit / 2, pool.trouble()).await {
+                        return Err(Failure::of_lending(pool.name(), e));
+                    }
                     let why = format!("{} lent no connection within {limit:?}", pool.name());
                     return Err(Failure::broken(Unavailable, why).for_lack_of_room());
                 }

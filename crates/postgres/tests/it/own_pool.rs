@@ -352,6 +352,22 @@ async fn a_pool_that_lends_nothing_is_named_in_time() {
                 words.contains("Unavailable") && words.contains(pool.name()),
                 "{words}"
             );
+            // sqlx tries again for longer than this.
+            let says_why = words.contains("Connection refused");
+            assert!(says_why || pool.name().contains("sqlx"), "{words}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_reason_of_a_server_that_refuses_the_login_is_told() {
+    bounded(async {
+        let server = server().await;
+        let url = server.url().replace(Server::PASSWORD, "wrong");
+        for pool in Theirs::each(&url, 1) {
+            let answer = pool.over(patient()).await;
+            refusal(answer, ErrorKind::Denied, &[pool.name(), "28P01"]);
         }
     })
     .await;
