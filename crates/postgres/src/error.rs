@@ -26,6 +26,8 @@ pub(crate) struct Failure {
     pub(crate) is_isolation: bool,
     /// Somebody had left a transaction open on the connection, and it was aborted.
     pub(crate) is_aborted: bool,
+    /// The statement was canceled: by an operator, or by a time limit of the session.
+    pub(crate) is_canceled: bool,
     /// A pool lent no connection, or the server had room for no further one.
     pub(crate) lacks_room: bool,
     /// `why` is the complete text of the error.
@@ -84,6 +86,7 @@ impl Failure {
             outdated: false,
             is_isolation: false,
             is_aborted: false,
+            is_canceled: false,
             lacks_room: false,
             said: false,
             of_tls: false,
@@ -148,6 +151,7 @@ impl Failure {
             outdated: code == "LH003",
             is_isolation: code == "25001",
             is_aborted: code == "25P02",
+            is_canceled: code == "57014",
             lacks_room: false,
             said: false,
             of_tls: false,

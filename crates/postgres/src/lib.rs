@@ -111,11 +111,13 @@ impl Postgres {
     /// [`PoolOptions::connections`] at once. With several runtimes this applies to each of them that
     /// uses the client.
     ///
-    /// Nothing that a session has set is relied on, and nothing is left in it. Each borrowed
-    /// connection is checked first: one that leads to another database, or to a standby, is not
-    /// used, and one in which a transaction was left open is closed. A connection on which a request
-    /// was not answered is closed too. A pool lends no connection for notifications, so waiters poll
-    /// unless [`PoolOptions::listen`] names the server.
+    /// Nothing is left in a session. Each borrowed connection is checked first: one that leads to
+    /// another database or to a standby, that has another role than the first one (`SET ROLE`), or
+    /// that may not write (`default_transaction_read_only`), goes back, and one in which a
+    /// transaction was left open is closed. A connection on which a request was not answered is
+    /// closed too. One whose session ended a request by its `statement_timeout` is kept only if no other is there. A pool
+    /// lends no connection for notifications, so waiters poll unless [`PoolOptions::listen`] names
+    /// the server.
     ///
     /// Close this client before the pool. The module [`pool`] has the kinds of pools, and the trait
     /// for others.

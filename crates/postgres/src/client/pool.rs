@@ -38,6 +38,7 @@ use crate::client::identity::DatabaseIdentity;
 use crate::client::link::Link;
 use crate::client::places::Places;
 use crate::client::request::Request;
+use crate::client::session::Sessions;
 use crate::config::{Config, Server};
 use crate::error::Failure;
 use crate::pool::ConnectionPool;
@@ -81,6 +82,7 @@ enum Source {
 struct Lender {
     pool: Arc<dyn ConnectionPool>,
     identity: Arc<DatabaseIdentity>,
+    sessions: Arc<Sessions>,
     /// It is being closed, so it gets back every connection.
     is_closing: AtomicBool,
 }
@@ -136,6 +138,7 @@ impl Pool {
             Some(pool) => Source::Lender(Lender {
                 pool,
                 identity: config.server.identity.clone(),
+                sessions: Arc::default(),
                 is_closing: AtomicBool::new(false),
             }),
         };
@@ -241,6 +244,11 @@ impl Pool {
             Source::Server(_) => None,
             Source::Lender(lender) => Some(lender),
         }
+    }
+
+    /// The warning for an operator about the sessions that were borrowed, if there is one.
+    pub(crate) fn warning(&self) -> Option<&'static str> {
+        self.lender()?.sessions.warning()
     }
 
     /// Notes that this runtime claims places.
@@ -351,8 +359,9 @@ impl Lender {
         permit: OwnedSemaphorePermit,
     ) -> impl Future<Output = Result<Taken, Failure>> + Send + 'static {
         let (pool, identity) = (self.pool.clone(), self.identity.clone());
+        let sessions = self.sessions.clone();
         async move {
-            let link = Link::borrow_from(&*pool, &identity, limit, permit).await?;
+            let link = Link::borrow_from(&*pool, &identity, &sessions, limit, permit).await?;
             locked(&home.connections).in_use += 1;
             Ok(home.taken(Arc::new(link)))
         }
@@ -404,9 +413,7 @@ impl InRuntime {
                 "the answer is to another request",
             ));
         }
-        if answer.as_ref().is_err_and(|failure| failure.broken) {
-            link.cut();
-        }
+        link.ended(&answer);
         answer
     }
 
@@ -587,15 +594,20 @@ impl InRuntime {
             drop(connections);
             return self.interrupted();
         }
+        if link.is_useless() {
+            // It goes back to its pool, and those who wait have to borrow another one.
+            return locked(&self.connections).ended();
+        }
         loop {
             let mut connections = locked(&self.connections);
             let Some(next) = connections.waiting.pop_front() else {
                 connections.in_use -= 1;
-                // Of borrowed connections one is kept.
-                let is_wanted = !link.is_lent() || connections.idle.is_empty();
-                if self.keeps(link) && is_wanted && !connections.are_over {
-                    connections.idle.push(link.clone());
-                }
+                let worse = match self.keeps(link) && !connections.are_over {
+                    true => connections.keep(link.clone()),
+                    false => None,
+                };
+                drop(connections);
+                drop(worse);
                 return;
             };
             drop(connections);
@@ -625,9 +637,8 @@ impl InRuntime {
             if let Some(kept) = kept {
                 let limit = pool.limit;
                 self.runtime.spawn(async move {
-                    if kept.execute("SELECT 1", limit).await.is_err() {
-                        kept.cut();
-                    }
+                    let answer = kept.execute("SELECT 1", limit).await;
+                    kept.ended(&answer);
                 });
             }
             pool.notifier.interrupted(Moment::now());
@@ -678,6 +689,29 @@ impl Drop for End {
 }
 
 impl Connections {
+    /// Notes that one that was in use is gone.
+    fn ended(&mut self) {
+        self.in_use -= 1;
+        if self.in_use == 0 {
+            // No connection is left that could be given back.
+            self.waiting.clear();
+        }
+    }
+
+    /// Puts this connection among the idle ones. Of borrowed connections one is kept; the answer is
+    /// the other one.
+    fn keep(&mut self, link: Arc<Link>) -> Option<Arc<Link>> {
+        let kept = self.idle.first_mut().filter(|_| link.is_lent());
+        match kept {
+            None => self.idle.push(link),
+            Some(kept) if kept.has_failed() && !link.has_failed() => {
+                return Some(std::mem::replace(kept, link));
+            }
+            Some(_) => return Some(link),
+        }
+        None
+    }
+
     fn are_none(&self) -> bool {
         self.in_use == 0 && self.idle.is_empty()
     }
