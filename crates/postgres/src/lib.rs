@@ -1,5 +1,5 @@
-//! The PostgreSQL store of Leasehold: it keeps leases in two tables, and functions in the database
-//! take and release them.
+//! The PostgreSQL store of Leasehold: it keeps leases in tables, and functions in the database take and
+//! release them.
 //!
 //! ```no_run
 //! # async fn example() -> leasehold_core::Result<()> {
@@ -16,7 +16,7 @@
 //!
 //! The schema is `leasehold` unless another is configured; each schema is a store of its own. The
 //! table `lines` has a row for each name in use, and `place` has one for each holder and each
-//! waiter; `observer` and `meta` have few rows. [`migration`] returns the SQL of all of it. Each
+//! waiter; the tables `observer` and `meta` have few rows. [`migration`] returns the SQL of all of it. Each
 //! verb is one call of a function: one statement, one round trip, one transaction at
 //! `READ COMMITTED`. It depends on no state of its session, not even on a prepared statement, so a
 //! pooler in transaction mode may stand between client and server, or be added later. Leases end by
