@@ -24,6 +24,7 @@ impl Shared {
         entry::check(&claim.name)?;
         let sent = Moment::now();
         let floor = entry::floor(claim)?;
+        self.pool.claims(std::slice::from_ref(claim));
         let request = entry::claim(
             Request::new(&self.statements.claim).fields(&CLAIMED),
             claim,
@@ -35,7 +36,11 @@ impl Shared {
             .await?;
         let row = rows.first().ok_or_else(|| junk("the answer to a claim"))?;
         self.notify(row)?;
-        match (get(row, "what")?, claim.mode) {
+        let what = get(row, "what")?;
+        if !matches!(what, "granted" | "waiting") {
+            self.pool.leaves(claim.id);
+        }
+        match (what, claim.mode) {
             ("granted", _) => Ok(Claimed::Granted(granted(row)?.grant(&self.client))),
             ("waiting", _) => {
                 self.hearing.needed_for(claim.ttl);
@@ -89,6 +94,7 @@ impl Shared {
             .iter()
             .map(entry::floor)
             .collect::<Result<Vec<_>>>()?;
+        self.pool.claims(claims);
         let request = Request::new(&self.statements.claim_all)
             .texts(claims.iter().map(|claim| claim.name.to_string()).collect())
             .ids(claims.iter().map(|claim| claim.id))
@@ -105,6 +111,7 @@ impl Shared {
             .ok_or_else(|| junk("the answer to several claims"))?;
         self.notify(last)?;
         if get::<&str>(last, "what")? == "busy" {
+            claims.iter().for_each(|claim| self.pool.leaves(claim.id));
             let nth = usize::try_from(get::<i32>(last, "nr")?).unwrap_or_default();
             return Ok(ClaimedAll::Busy(nth.saturating_sub(1), contention(last)?));
         }

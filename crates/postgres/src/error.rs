@@ -26,6 +26,10 @@ pub(crate) struct Failure {
     pub(crate) is_isolation: bool,
     /// Somebody had left a transaction open on the connection, and it was aborted.
     pub(crate) is_aborted: bool,
+    /// The statement was canceled: by an operator, or by a time limit of the session.
+    pub(crate) is_canceled: bool,
+    /// A pool lent no connection, or the server had room for no further one.
+    pub(crate) lacks_room: bool,
     /// `why` is the complete text of the error.
     said: bool,
     /// The failure is about the files of TLS, or the certificates.
@@ -82,6 +86,8 @@ impl Failure {
             outdated: false,
             is_isolation: false,
             is_aborted: false,
+            is_canceled: false,
+            lacks_room: false,
             said: false,
             of_tls: false,
             is_answer: false,
@@ -145,6 +151,8 @@ impl Failure {
             outdated: code == "LH003",
             is_isolation: code == "25001",
             is_aborted: code == "25P02",
+            is_canceled: code == "57014",
+            lacks_room: false,
             said: false,
             of_tls: false,
             is_answer: is_answer(code),
@@ -164,6 +172,12 @@ impl Failure {
 
     /// The failure of a pool that lends no connection. Nothing was executed.
     pub(crate) fn of_lending(name: &str, e: PoolError) -> Failure {
+        let lacks_room = match &e {
+            PoolError::Client(e) => e.code().is_some_and(|code| code.code().starts_with("53")),
+            PoolError::Refused { sqlstate, .. } => sqlstate.starts_with("53"),
+            // A pool that was full for too long says so in its own words.
+            PoolError::Failed(_) => true,
+        };
         let failure = match e {
             PoolError::Client(e) => Failure::of_connecting(&e),
             PoolError::Refused { sqlstate, message } => {
@@ -173,7 +187,16 @@ impl Failure {
         };
         Failure {
             why: format!("{name}: {}", failure.why),
+            lacks_room,
             ..failure
+        }
+    }
+
+    /// The failure of a connection for which there may be room once another one is given back.
+    pub(crate) fn for_lack_of_room(self) -> Failure {
+        Failure {
+            lacks_room: true,
+            ..self
         }
     }
 

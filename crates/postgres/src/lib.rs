@@ -1,5 +1,5 @@
-//! The PostgreSQL store of Leasehold: it keeps leases in two tables, and functions in the database
-//! take and release them.
+//! The PostgreSQL store of Leasehold: it keeps leases in tables, and functions in the database take and
+//! release them.
 //!
 //! ```no_run
 //! # async fn example() -> leasehold_core::Result<()> {
@@ -16,7 +16,7 @@
 //!
 //! The schema is `leasehold` unless another is configured; each schema is a store of its own. The
 //! table `lines` has a row for each name in use, and `place` has one for each holder and each
-//! waiter; `observer` and `meta` have few rows. [`migration`] returns the SQL of all of it. Each
+//! waiter; the tables `observer` and `meta` have few rows. [`migration`] returns the SQL of all of it. Each
 //! verb is one call of a function: one statement, one round trip, one transaction at
 //! `READ COMMITTED`. It depends on no state of its session, not even on a prepared statement, so a
 //! pooler in transaction mode may stand between client and server, or be added later. Leases end by
@@ -106,15 +106,18 @@ impl Postgres {
     }
 
     /// Connects over a pool that the program has already: it borrows one connection of the pool, and
-    /// keeps it for as long as this client lives, so that renewals do not wait for the program's own
-    /// work. It borrows others for one request each, at most [`PoolOptions::connections`] at once.
-    /// With several runtimes this applies to each of them that uses the client.
+    /// keeps it for as long as it holds or waits for a lock, and ten seconds longer, so that renewals
+    /// do not wait for the program's own work. It borrows others for one request each, at most
+    /// [`PoolOptions::connections`] at once. With several runtimes this applies to each of them that
+    /// uses the client.
     ///
-    /// Nothing that a session has set is relied on, and nothing is left in it. Each borrowed
-    /// connection is checked first: one that leads to another database, or to a standby, is not
-    /// used, and one in which a transaction was left open is closed. A connection on which a request
-    /// was not answered is closed too. A pool lends no connection for notifications, so waiters poll
-    /// unless [`PoolOptions::listen`] names the server.
+    /// Nothing is left in a session. Each borrowed connection is checked first: one that leads to
+    /// another database or to a standby, that has another role than the first one (`SET ROLE`), or
+    /// that may not write (`default_transaction_read_only`), goes back, and one in which a
+    /// transaction was left open is closed. A connection on which a request was not answered is
+    /// closed too. One whose session ended a request by its `statement_timeout` is kept only if no other is there. A pool
+    /// lends no connection for notifications, so waiters poll unless [`PoolOptions::listen`] names
+    /// the server.
     ///
     /// Close this client before the pool. The module [`pool`] has the kinds of pools, and the trait
     /// for others.

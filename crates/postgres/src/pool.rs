@@ -122,6 +122,13 @@ pub trait ConnectionPool: Send + Sync + 'static {
     /// The future may be dropped at any time. The pool then has lost no connection.
     async fn get(&self) -> Result<Box<dyn PooledConnection>, PoolError>;
 
+    /// Says why the pool could not give a connection in time, if it knows more than that none was
+    /// free, as an answer of the server. It is called after the limit of [`get`](Self::get), for
+    /// half as long.
+    async fn trouble(&self) -> Option<PoolError> {
+        None
+    }
+
     /// Waits until the program closes the pool. The store then keeps no connection any more. A pool
     /// whose `close` waits for nobody does not need this.
     async fn closed(&self) {

@@ -15,6 +15,7 @@ use crate::scripts::ENDED;
 
 impl Shared {
     pub(crate) async fn release(&self, claim: &Claim) -> Result<()> {
+        self.pool.leaves(claim.id);
         let request = Request::new(&self.statements.release)
             .fields(&ENDED)
             .text(claim.name.as_str())
@@ -23,6 +24,7 @@ impl Shared {
     }
 
     pub(crate) async fn release_after(&self, claim: &Claim, rest: Duration) -> Result<()> {
+        self.pool.leaves(claim.id);
         let request = Request::new(&self.statements.release_after)
             .fields(&ENDED)
             .text(claim.name.as_str())

@@ -47,6 +47,7 @@ impl Shared {
     /// request has locked.
     async fn renew_some(&self, leases: &[&LeaseRef]) -> Result<Vec<Option<Renewal>>> {
         let sent = Moment::now();
+        self.pool.renews(leases);
         let waits = leases.iter().filter(|lease| lease.token.is_none());
         if let Some(longest) = waits.map(|lease| lease.claim.ttl).max() {
             self.hearing.needed_for(longest);
@@ -73,7 +74,10 @@ impl Shared {
         }
         let answers = leases.iter().zip(&rows).map(|(lease, row)| {
             Ok(match get::<i32>(row, "state")? {
-                0 => Some(Renewal::Lost(Loss::Gone)),
+                0 => {
+                    self.pool.leaves(lease.claim.id);
+                    Some(Renewal::Lost(Loss::Gone))
+                }
                 1 => Some(match (Granted::of(row)?, lease.token) {
                     // The place was waiting when last seen, or its token was raised since.
                     (Some(granted), token)

@@ -202,7 +202,10 @@ impl Shared {
     pub(crate) fn warnings(&self) -> Vec<String> {
         let trouble = self.hearing.trouble();
         let unknown = self.config.server.identity.warning();
-        let now = trouble.into_iter().chain(unknown);
+        let of_sessions = self.pool.warning().map(str::to_owned);
+        // The first session may have been a reason for it at the start.
+        let of_sessions = of_sessions.filter(|warning| !self.warnings.contains(warning));
+        let now = trouble.into_iter().chain(unknown).chain(of_sessions);
         self.warnings.iter().cloned().chain(now).collect()
     }
 
@@ -211,7 +214,7 @@ impl Shared {
         let listens = usize::from(!matches!(self.config.listen, Listen::Off));
         Connections {
             at_most: self.pool.at_most() + listens,
-            idle: 1 + listens,
+            idle: self.pool.at_rest() + listens,
         }
     }
 

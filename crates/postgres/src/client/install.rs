@@ -9,6 +9,7 @@ use leasehold_core::{Error, Result};
 use crate::client::answer::Row;
 use crate::client::link::Link;
 use crate::client::request::Request;
+use crate::client::session::WAITS_FOR_NONE;
 use crate::config::Config;
 use crate::error::{Failure, junk};
 use crate::scripts::{HOLDS, MOVES, PROTOCOL, REVISION, grant, migration};
@@ -220,11 +221,7 @@ async fn of_settings(link: &Link, config: &Config, role: &str) -> Result<Vec<Str
         !pages,
         "full_page_writes is off: a crash of the machine may damage the tables of locks.",
     );
-    warn(
-        is_synchronous && waits_for_none,
-        "synchronous_commit does not wait until a standby has stored a grant: a failover may lose the last ones, and only the token \
-         tells their holders apart.",
-    );
+    warn(is_synchronous && waits_for_none, WAITS_FOR_NONE);
     let row = match one(link, config, &Request::new(&ACTIVITY.into())).await {
         Err(failure) if failure.forbidden => {
             let what = format!(

@@ -4,6 +4,7 @@
 //! have a transaction open: then it is closed, so that nobody else gets it in that state. A pool may
 //! start tasks when it gets a connection back, so that happens in the runtime of the loan.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use leasehold_core::ErrorKind::Unavailable;
@@ -23,6 +24,9 @@ pub(crate) struct Lent {
     runtime: Handle,
     /// One of the connections that the store may borrow at once.
     permit: Arc<OwnedSemaphorePermit>,
+    has_served: AtomicBool,
+    /// The session may have been the reason why a request failed.
+    has_failed: AtomicBool,
 }
 
 /// The connection during a request. Unless that is answered, the drop closes the connection.
@@ -41,6 +45,8 @@ impl Lent {
             connection: Mutex::new(Some(connection)),
             runtime: Handle::current(),
             permit: permit.clone(),
+            has_served: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
         }
     }
 
@@ -84,6 +90,29 @@ impl Lent {
     pub(crate) fn is_open(&self) -> bool {
         let connection = locked(&self.connection);
         connection.as_ref().is_some_and(|it| !it.is_closed())
+    }
+
+    /// Notes that a request has ended, with this failure or without one. A session may have a time
+    /// limit, or other rights than those that the store asks for. A refusal after requests that were
+    /// served is about the one function.
+    pub(crate) fn ended(&self, failure: Option<&Failure>) {
+        let Some(failure) = failure else {
+            return self.has_served.store(true, Ordering::Relaxed);
+        };
+        let is_first = !self.has_served.load(Ordering::Relaxed);
+        if failure.is_canceled || failure.forbidden && is_first {
+            self.has_failed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether the session may have been the reason why a request failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether no request may succeed in the session.
+    pub(crate) fn is_useless(&self) -> bool {
+        self.has_failed() && !self.has_served.load(Ordering::Relaxed)
     }
 
     /// Closes the connection instead of giving it back.
@@ -242,6 +271,30 @@ mod tests {
             };
             assert!(answer.is_none());
             assert_eq!(ends(&after), [1, 1], "{sql}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_session_in_which_requests_fail_before_one_succeeds_is_useless() {
+        let failed = |code: &str| {
+            Some(Failure::of_borrowed(PoolError::Refused {
+                sqlstate: code.to_owned(),
+                message: String::new(),
+            }))
+        };
+        for (answers, has_failed, is_useless) in [
+            (&[None, failed("55P03"), failed("42501")][..], false, false),
+            (&[failed("55P03")], false, false),
+            (&[failed("42501")], true, true),
+            (&[failed("57014"), failed("55P03")], true, true),
+            (&[None, failed("57014")], true, false),
+        ] {
+            let (link, _) = lent("nothing");
+            for answer in answers {
+                link.ended(answer.as_ref());
+            }
+            let found = (link.has_failed(), link.is_useless());
+            assert_eq!(found, (has_failed, is_useless), "{answers:?}");
         }
     }
 

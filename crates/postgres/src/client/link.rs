@@ -27,6 +27,7 @@ use crate::client::answer::Row;
 use crate::client::identity::{DatabaseIdentity, ROLE, Who};
 use crate::client::lent::Lent;
 use crate::client::request::Request;
+use crate::client::session::{IN_TRANSACTION, STATE, Session, Sessions};
 use crate::config::Server;
 use crate::error::{Failure, is_of_encryption, is_of_tls, junk};
 use crate::pool::{ConnectionPool, PoolError, simple_query};
@@ -38,13 +39,13 @@ const TICKS: u32 = 10;
 
 /// The number of borrowed connections that are looked at for one that is fit for requests.
 const ATTEMPTS: usize = 3;
-/// Why a borrowed connection is not fit.
-const IN_TRANSACTION: &str = "with an open transaction";
 
 /// The reason why a borrowed connection is not used.
 enum Unfit {
-    /// Its session is in a state in which no request would do what it says.
-    For(&'static str),
+    /// It is closed: its session is in a state in which no request would do what it says.
+    Closed(&'static str),
+    /// It goes back: others may have a use for its session.
+    GoesBack(String),
     Failure(Failure),
 }
 
@@ -215,23 +216,28 @@ impl Link {
 
     /// Borrows a connection from a pool, and asks it who it is and in which state it is. One that
     /// somebody has left in a transaction, or with another encoding, is closed: it would take
-    /// what a claim has written back, or read another name. One that leads to another database, or
-    /// to a standby, goes back to the pool. The limit applies to each step.
+    /// what a claim has written back, or read another name. One that has another role than the first
+    /// one, or may not write, goes back to the pool, and the last one of several is closed. One that
+    /// leads to another database or a standby goes back. The limit applies to each step.
     pub(crate) async fn borrow_from(
         pool: &dyn ConnectionPool,
         identity: &Arc<DatabaseIdentity>,
+        sessions: &Sessions,
         limit: Duration,
         permit: OwnedSemaphorePermit,
     ) -> Result<Link, Failure> {
         let permit = Arc::new(permit);
-        let mut unfit = "";
-        for _ in 0..ATTEMPTS {
+        let mut unfit = String::new();
+        for attempt in 1..=ATTEMPTS {
             let lent = match timeout(limit, pool.get()).await {
                 Ok(Ok(connection)) => Lent::new(connection, &permit),
                 Ok(Err(e)) => return Err(Failure::of_lending(pool.name(), e)),
                 Err(_) => {
+                    if let Ok(Some(e)) = timeout(limit / 2, pool.trouble()).await {
+                        return Err(Failure::of_lending(pool.name(), e));
+                    }
                     let why = format!("{} lent no connection within {limit:?}", pool.name());
-                    return Err(Failure::broken(Unavailable, why));
+                    return Err(Failure::broken(Unavailable, why).for_lack_of_room());
                 }
             };
             let mut link = Link {
@@ -241,8 +247,8 @@ impl Link {
                 timeline: 0,
                 identity: identity.clone(),
             };
-            match link.introduce_lent(limit).await {
-                Ok(who) => {
+            match link.introduce_lent(sessions, limit).await {
+                Ok((session, who)) => {
                     identity.check(&who).map_err(|e| Failure::of(&e))?;
                     if who.is_standby {
                         return Err(Failure::broken(
@@ -250,16 +256,20 @@ impl Link {
                             "it is a standby: locks are written",
                         ));
                     }
+                    sessions.admit(session);
                     link.timeline = who.timeline;
                     return Ok(link);
                 }
-                Err(Unfit::For(why)) => {
-                    unfit = why;
+                Err(Unfit::Closed(why)) => {
+                    unfit = format!("{why}, which were closed");
                     link.cut();
                 }
-                Err(Unfit::Failure(failure)) if failure.is_aborted => {
-                    unfit = IN_TRANSACTION;
-                    link.cut();
+                Err(Unfit::GoesBack(why)) => {
+                    unfit = why;
+                    if attempt == ATTEMPTS {
+                        // Perhaps all are like this, and a new one is not.
+                        link.cut();
+                    }
                 }
                 Err(Unfit::Failure(failure)) => {
                     if failure.broken {
@@ -270,12 +280,16 @@ impl Link {
             }
         }
         let name = pool.name();
-        let why = format!("{name} lends connections {unfit}, which were closed");
+        let why = format!("{name} lends connections {unfit}");
         Err(Failure::broken(Unavailable, why))
     }
 
-    /// Asks a borrowed connection who it is, and in which state.
-    async fn introduce_lent(&self, limit: Duration) -> Result<Who, Unfit> {
+    /// Asks a borrowed connection in which state its session is, and who it is.
+    async fn introduce_lent(
+        &self,
+        sessions: &Sessions,
+        limit: Duration,
+    ) -> Result<(Session, Who), Unfit> {
         let question = self.identity.question();
         let mut is_known = question.is_some();
         let mut answer = self.state_and(question.unwrap_or(ROLE), limit).await;
@@ -284,19 +298,21 @@ impl Link {
             && !matches!(failure.kind, Unavailable | Ambiguous)
         {
             // Only a lasting refusal means that the role may not ask.
-            self.identity.was_refused();
             is_known = false;
             answer = self.state_and(ROLE, limit).await;
         }
-        let texts = answer.map_err(Unfit::Failure)?;
-        let [is_alone, encoding, rest @ ..] = &*texts else {
+        let texts = answer.map_err(|failure| match failure {
+            failure if failure.is_aborted => Unfit::Closed(IN_TRANSACTION),
+            failure if failure.is_canceled => {
+                Unfit::GoesBack("that end a small request (statement_timeout)".to_owned())
+            }
+            failure => Unfit::Failure(failure),
+        })?;
+        let Some((session, rest)) = Session::read(&texts) else {
             return Err(Unfit::Failure(Failure::of(&junk("its state"))));
         };
-        if is_alone.as_deref() != Some("t") {
-            return Err(Unfit::For(IN_TRANSACTION));
-        }
-        if encoding.as_deref() != Some("UTF8") {
-            return Err(Unfit::For("with another client_encoding than UTF8"));
+        if let Some(why) = session.defect() {
+            return Err(Unfit::Closed(why));
         }
         let types = [Type::BOOL, Type::INT8, Type::INT8, Type::TEXT];
         let columns = types.map(|r#type| (String::new(), r#type.oid()));
@@ -305,20 +321,26 @@ impl Link {
             true => self.identity.read(&[row]),
             false => Who::unknown(&[row]),
         };
-        who.map_err(|e| Unfit::Failure(Failure::of(&e)))
+        let who = who.map_err(|e| Unfit::Failure(Failure::of(&e)))?;
+        // The sessions of a standby may be read-only, which says less.
+        if !who.is_standby
+            && let Some(why) = sessions.refusal(&session)
+        {
+            return Err(Unfit::GoesBack(why));
+        }
+        if question.is_some() && !is_known {
+            self.identity.was_refused();
+        }
+        Ok((session, who))
     }
 
-    /// Asks this question, and before it if this statement is a transaction of its own, and for the
-    /// encoding. By the simple protocol a transaction begins when its first statement arrives.
+    /// Asks this question, and before it for the state of the session.
     async fn state_and(
         &self,
         question: &str,
         limit: Duration,
     ) -> Result<Vec<Option<String>>, Failure> {
-        let sql = format!(
-            "SELECT pg_catalog.now() OPERATOR(pg_catalog.=) pg_catalog.statement_timestamp(),
-                pg_catalog.current_setting('client_encoding'), who.* FROM ({question}) who"
-        );
+        let sql = format!("SELECT {STATE}, who.* FROM ({question}) who");
         let rows = self.execute(&sql, limit).await?;
         rows.into_iter()
             .next()
@@ -417,6 +439,26 @@ impl Link {
     /// Returns whether a pool of the program has lent the connection.
     pub(crate) fn is_lent(&self) -> bool {
         matches!(self.carrier, Carrier::Lent(_))
+    }
+
+    /// Notes how a request on it has ended.
+    pub(crate) fn ended<T>(&self, answer: &Result<T, Failure>) {
+        if answer.as_ref().is_err_and(|failure| failure.broken) {
+            self.cut();
+        }
+        if let Carrier::Lent(lent) = &self.carrier {
+            lent.ended(answer.as_ref().err());
+        }
+    }
+
+    /// Returns whether it is lent, and its session may have been the reason why a request failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(&self.carrier, Carrier::Lent(lent) if lent.has_failed())
+    }
+
+    /// Returns whether it is lent, and no request may succeed in its session.
+    pub(crate) fn is_useless(&self) -> bool {
+        matches!(&self.carrier, Carrier::Lent(lent) if lent.is_useless())
     }
 
     /// Closes the socket, also while requests are under way.

@@ -2,18 +2,21 @@
 //! earlier one of its connection.
 //!
 //! The store opens them itself, or borrows them from a pool of the program. That pool may be full of
-//! transactions that wait for these very locks, so one borrowed connection is kept as long as the
-//! store lives, and others go back after each request. A request runs on a task: even if its caller leaves, its connection is
-//! given back once it is answered, or closed at the time limit.
+//! transactions that wait for these very locks, so one borrowed connection is kept as long as there
+//! are places to look after, and others go back after each request. A request runs on a task: even
+//! if its caller leaves, its connection is given back once it is answered, or closed at the time
+//! limit.
 //!
 //! A connection lives in the runtime in which it was opened, and is not driven unless that is. Each
 //! runtime that uses the client therefore has connections and limits of its own. They end with it.
 //!
 //! One connection suffices for everything: if the server accepts no more, a request waits for one
-//! that is in use, and renewals come first. Other runtimes then close those that they do not use.
+//! that is in use, and renewals come first. Other runtimes then close those that they do not use. A
+//! borrowed one goes back for another runtime only if its own has no place: it would come back late.
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::future::pending;
 use std::ops::Deref;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,24 +24,30 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use leasehold_core::ErrorKind::{Ambiguous, Unavailable};
-use leasehold_core::backend::{Moment, Notifier};
+use leasehold_core::backend::{Claim, ClaimId, LeaseRef, Moment, Notifier};
 use leasehold_core::support::{fault, locked};
 use leasehold_core::{Error, Result};
 use leasehold_net::Host;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::client::answer::Row;
 use crate::client::identity::DatabaseIdentity;
 use crate::client::link::Link;
+use crate::client::places::Places;
 use crate::client::request::Request;
+use crate::client::session::Sessions;
 use crate::config::{Config, Server};
 use crate::error::Failure;
 use crate::pool::ConnectionPool;
 
 /// A connection that was not used for this time is closed, unless it is the only one.
 const IDLE: Duration = Duration::from_secs(60);
+/// A borrowed connection that was not used for this time goes back to its pool, if its runtime has
+/// no place.
+const LENT_IDLE: Duration = Duration::from_secs(10);
 /// After the server refused a further connection, none is asked for during this time, as long as
 /// another one is in use.
 const FULL: Duration = Duration::from_secs(1);
@@ -73,6 +82,7 @@ enum Source {
 struct Lender {
     pool: Arc<dyn ConnectionPool>,
     identity: Arc<DatabaseIdentity>,
+    sessions: Arc<Sessions>,
     /// It is being closed, so it gets back every connection.
     is_closing: AtomicBool,
 }
@@ -86,7 +96,13 @@ struct InRuntime {
     renewals: Semaphore,
     /// A permit for each connection that may be borrowed.
     loans: Arc<Semaphore>,
+    places: Places,
+    /// A task that stands until the runtime ends; `None` for connections of our own.
+    stands: Option<AbortHandle>,
 }
+
+/// Gives the kept connection of a runtime back when the runtime ends.
+struct End(Weak<InRuntime>);
 
 #[derive(Default)]
 struct Connections {
@@ -97,6 +113,8 @@ struct Connections {
     waiting: VecDeque<oneshot::Sender<Taken>>,
     /// Until this moment no further connection is opened while another one is in use.
     full_until: Option<Moment>,
+    /// None is kept any more.
+    are_over: bool,
 }
 
 /// A connection in use; dropping it gives it back to the pool.
@@ -120,6 +138,7 @@ impl Pool {
             Some(pool) => Source::Lender(Lender {
                 pool,
                 identity: config.server.identity.clone(),
+                sessions: Arc::default(),
                 is_closing: AtomicBool::new(false),
             }),
         };
@@ -174,13 +193,23 @@ impl Pool {
             return Err(Failure::closed());
         }
         let unused: Vec<_> = each.extract_if(.., |home| home.is_unused()).collect();
-        let here = Arc::new(InRuntime {
+        let is_lent = self.lender().is_some();
+        let here = Arc::new_cyclic(|home| InRuntime {
             pool: Arc::downgrade(self),
+            stands: is_lent.then(|| {
+                let end = End(home.clone());
+                let stands = async move {
+                    let _end = end;
+                    pending::<()>().await;
+                };
+                runtime.spawn(stands).abort_handle()
+            }),
             runtime,
             connections: Mutex::default(),
             verbs: Semaphore::new(self.most),
             renewals: Semaphore::new(RENEWALS),
             loans: Arc::new(Semaphore::new(self.most)),
+            places: Places::default(),
         });
         each.push(here.clone());
         drop(each);
@@ -202,23 +231,85 @@ impl Pool {
         }
     }
 
-    /// Closes connections that are not used, for ever, and gives back all borrowed ones when their
-    /// pool is closed.
-    pub(crate) async fn tidy(&self) {
-        if let Source::Lender(lender) = &self.source {
-            lender.pool.closed().await;
-            lender.is_closing.store(true, Ordering::Release);
-            self.close_idle();
+    /// The number of connections for requests in each runtime that has nothing to do.
+    pub(crate) fn at_rest(&self) -> usize {
+        match self.source {
+            Source::Server(_) => 1,
+            Source::Lender(_) => 0,
+        }
+    }
+
+    fn lender(&self) -> Option<&Lender> {
+        match &self.source {
+            Source::Server(_) => None,
+            Source::Lender(lender) => Some(lender),
+        }
+    }
+
+    /// The warning for an operator about the sessions that were borrowed, if there is one.
+    pub(crate) fn warning(&self) -> Option<&'static str> {
+        self.lender()?.sessions.warning()
+    }
+
+    /// Notes that this runtime claims places.
+    pub(crate) fn claims(self: &Arc<Self>, claims: &[Claim]) {
+        if self.lender().is_some()
+            && let Ok(here) = self.here()
+        {
+            here.places
+                .add(claims.iter().map(|claim| (claim.id, claim.ttl)));
+        }
+    }
+
+    /// Notes that this runtime renews places, and so looks after them from now on.
+    pub(crate) fn renews(self: &Arc<Self>, leases: &[&LeaseRef]) {
+        if self.lender().is_none() {
             return;
         }
-        loop {
-            sleep(IDLE / 2).await;
-            let each = locked(&self.each).clone();
-            for home in each {
-                let old = home.old();
-                drop(old);
+        let Ok(here) = self.here() else { return };
+        let claims = leases.iter().map(|lease| &lease.claim);
+        here.places
+            .add(claims.clone().map(|claim| (claim.id, claim.ttl)));
+        for home in locked(&self.each).iter() {
+            if !Arc::ptr_eq(home, &here) {
+                home.places.remove(claims.clone().map(|claim| claim.id));
             }
         }
+    }
+
+    /// Notes that there is no place of this claim any more.
+    pub(crate) fn leaves(&self, claim: ClaimId) {
+        if self.lender().is_some() {
+            for home in locked(&self.each).iter() {
+                home.places.remove([claim].into_iter());
+            }
+        }
+    }
+
+    /// Closes connections that are not used, or gives them back, for ever. When their pool is closed
+    /// it gets all of them back.
+    pub(crate) async fn tidy(&self) {
+        let Some(lender) = self.lender() else {
+            loop {
+                sleep(IDLE / 2).await;
+                self.each_home(|home| drop(home.old()));
+            }
+        };
+        let mut closed = lender.pool.closed();
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut closed => break,
+                () = sleep(LENT_IDLE / 2) => self.each_home(|home| drop(home.unneeded())),
+            }
+        }
+        lender.is_closing.store(true, Ordering::Release);
+        self.close_idle();
+    }
+
+    fn each_home(&self, act: impl Fn(&InRuntime)) {
+        let each = locked(&self.each).clone();
+        each.iter().for_each(|home| act(home));
     }
 
     /// Waits until the server refuses the only connection. The caller then closes its own
@@ -229,11 +320,7 @@ impl Pool {
 
     /// Closes the connections that no request uses, in all runtimes.
     fn close_idle(&self) {
-        let each = locked(&self.each).clone();
-        for home in each {
-            let idle = std::mem::take(&mut locked(&home.connections).idle);
-            drop(idle);
-        }
+        self.each_home(InRuntime::close_idle);
     }
 
     /// Refuses requests from now on, and closes the idle connections.
@@ -242,8 +329,19 @@ impl Pool {
         for home in locked(&self.each).iter() {
             home.verbs.close();
             home.renewals.close();
+            home.stands.iter().for_each(AbortHandle::abort);
         }
         self.close_idle();
+    }
+
+    /// Gives back the borrowed connections of other runtimes that do not need theirs: one of them may
+    /// have the only one that the pool lends.
+    fn make_room(&self, needy: &Arc<InRuntime>) {
+        self.each_home(|home| {
+            if !std::ptr::eq(home, &**needy) && !home.places.any() {
+                home.close_idle();
+            }
+        });
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -261,8 +359,9 @@ impl Lender {
         permit: OwnedSemaphorePermit,
     ) -> impl Future<Output = Result<Taken, Failure>> + Send + 'static {
         let (pool, identity) = (self.pool.clone(), self.identity.clone());
+        let sessions = self.sessions.clone();
         async move {
-            let link = Link::borrow_from(&*pool, &identity, limit, permit).await?;
+            let link = Link::borrow_from(&*pool, &identity, &sessions, limit, permit).await?;
             locked(&home.connections).in_use += 1;
             Ok(home.taken(Arc::new(link)))
         }
@@ -314,9 +413,7 @@ impl InRuntime {
                 "the answer is to another request",
             ));
         }
-        if answer.as_ref().is_err_and(|failure| failure.broken) {
-            link.cut();
-        }
+        link.ended(&answer);
         answer
     }
 
@@ -360,8 +457,9 @@ impl InRuntime {
                 borrowed = borrowing, if refusal.is_none() => match borrowed {
                     Ok(taken) => return Ok(taken),
                     Err(failure) if locked(&self.connections).in_use == 0 => {
-                        // Another runtime may keep the only connection of the pool.
-                        pool.close_idle();
+                        if failure.lacks_room {
+                            pool.make_room(self);
+                        }
                         return Err(failure);
                     }
                     Err(failure) => refusal = Some(failure),
@@ -431,7 +529,7 @@ impl InRuntime {
         }
     }
 
-    fn idle(&self) -> Option<Arc<Link>> {
+    fn idle(self: &Arc<Self>) -> Option<Arc<Link>> {
         let mut connections = locked(&self.connections);
         let link = connections.idle.pop()?;
         if link.is_open() {
@@ -445,7 +543,10 @@ impl InRuntime {
 
     /// Returns the connection that is kept if no request uses it, or else queues for the next one
     /// that is given back.
-    fn idle_or_next(&self, is_renewal: bool) -> Result<Arc<Link>, oneshot::Receiver<Taken>> {
+    fn idle_or_next(
+        self: &Arc<Self>,
+        is_renewal: bool,
+    ) -> Result<Arc<Link>, oneshot::Receiver<Taken>> {
         let mut connections = locked(&self.connections);
         let mut ended = None;
         if let Some(link) = connections.idle.pop() {
@@ -493,14 +594,20 @@ impl InRuntime {
             drop(connections);
             return self.interrupted();
         }
+        if link.is_useless() {
+            // It goes back to its pool, and those who wait have to borrow another one.
+            return locked(&self.connections).ended();
+        }
         loop {
             let mut connections = locked(&self.connections);
             let Some(next) = connections.waiting.pop_front() else {
                 connections.in_use -= 1;
-                // Of borrowed connections one is kept.
-                if self.keeps(link) && (!link.is_lent() || connections.idle.is_empty()) {
-                    connections.idle.push(link.clone());
-                }
+                let worse = match self.keeps(link) && !connections.are_over {
+                    true => connections.keep(link.clone()),
+                    false => None,
+                };
+                drop(connections);
+                drop(worse);
                 return;
             };
             drop(connections);
@@ -513,10 +620,13 @@ impl InRuntime {
     }
 
     /// Handles a broken connection: the idle ones may be dead as well, and the server may have lost
-    /// its data.
-    fn interrupted(&self) {
+    /// its data. A borrowed one that is kept is asked, since its pool may lend no other.
+    fn interrupted(self: &Arc<Self>) {
         let mut connections = locked(&self.connections);
-        let dead = std::mem::take(&mut connections.idle);
+        let mut dead = std::mem::take(&mut connections.idle);
+        let kept = dead.pop_if(|link| link.is_lent() && link.is_open());
+        connections.in_use += usize::from(kept.is_some());
+        let kept = kept.map(|link| self.taken(link));
         if connections.in_use == 0 {
             // No connection is left that could be given back.
             connections.waiting.clear();
@@ -524,8 +634,28 @@ impl InRuntime {
         drop(connections);
         drop(dead);
         if let Some(pool) = self.pool.upgrade() {
+            if let Some(kept) = kept {
+                let limit = pool.limit;
+                self.runtime.spawn(async move {
+                    let answer = kept.execute("SELECT 1", limit).await;
+                    kept.ended(&answer);
+                });
+            }
             pool.notifier.interrupted(Moment::now());
         }
+    }
+
+    /// Takes out the borrowed connection that is kept, if it was not used for long and there is no
+    /// place.
+    fn unneeded(&self) -> Option<Arc<Link>> {
+        let is_needed = self.places.any();
+        let idle = &mut locked(&self.connections).idle;
+        idle.pop_if(|link| !is_needed && link.idle() >= LENT_IDLE)
+    }
+
+    fn close_idle(&self) {
+        let idle = std::mem::take(&mut locked(&self.connections).idle);
+        drop(idle);
     }
 
     /// Returns whether a connection may be kept after its use.
@@ -541,12 +671,47 @@ impl InRuntime {
 
     /// Returns whether it has no connection, as after the end of its runtime.
     fn is_unused(&self) -> bool {
+        if let Some(stands) = &self.stands {
+            return stands.is_finished();
+        }
         let connections = locked(&self.connections);
         connections.in_use == 0 && !connections.idle.iter().any(|link| link.is_open())
     }
 }
 
+impl Drop for End {
+    fn drop(&mut self) {
+        if let Some(home) = self.0.upgrade() {
+            locked(&home.connections).are_over = true;
+            home.close_idle();
+        }
+    }
+}
+
 impl Connections {
+    /// Notes that one that was in use is gone.
+    fn ended(&mut self) {
+        self.in_use -= 1;
+        if self.in_use == 0 {
+            // No connection is left that could be given back.
+            self.waiting.clear();
+        }
+    }
+
+    /// Puts this connection among the idle ones. Of borrowed connections one is kept; the answer is
+    /// the other one.
+    fn keep(&mut self, link: Arc<Link>) -> Option<Arc<Link>> {
+        let kept = self.idle.first_mut().filter(|_| link.is_lent());
+        match kept {
+            None => self.idle.push(link),
+            Some(kept) if kept.has_failed() && !link.has_failed() => {
+                return Some(std::mem::replace(kept, link));
+            }
+            Some(_) => return Some(link),
+        }
+        None
+    }
+
     fn are_none(&self) -> bool {
         self.in_use == 0 && self.idle.is_empty()
     }

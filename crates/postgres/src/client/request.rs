@@ -232,9 +232,10 @@ impl Value {
             Value::Number(Some(number)) => format!("'{number}'::pg_catalog.int8"),
             Value::Number(None) => "NULL::pg_catalog.int8".to_owned(),
             Value::Numbers(numbers) => {
-                let shown = |n: &Option<i64>| n.map_or("NULL".to_owned(), |n| n.to_string());
+                // In a literal, `array_nulls = off` makes a text of NULL.
+                let shown = |n: &Option<i64>| n.map_or("NULL".to_owned(), |n| format!("'{n}'"));
                 let numbers: Vec<String> = numbers.iter().map(shown).collect();
-                format!("'{{{}}}'::pg_catalog.int8[]", numbers.join(","))
+                format!("ARRAY[{}]::pg_catalog.int8[]", numbers.join(","))
             }
             Value::Int(number) => format!("'{number}'::pg_catalog.int4"),
             Value::Small(number) => format!("'{number}'::pg_catalog.int2"),
@@ -310,7 +311,7 @@ mod tests {
             .bytes(&[0, 255]);
         let expected = "SELECT E'it\\x27s \\x5c $1 \\u00e9 \\U0001f512\\x00\\x0a'::pg_catalog.text, \
             NULL::pg_catalog.text::uuid, pg_catalog.decode('00ff', 'hex'), ARRAY[E'a',E'{\",}']::pg_catalog.text[] \
-            FROM f('-9223372036854775808'::pg_catalog.int8, NULL::pg_catalog.int8, '{-1,NULL}'::pg_catalog.int8[], \
+            FROM f('-9223372036854775808'::pg_catalog.int8, NULL::pg_catalog.int8, ARRAY['-1',NULL]::pg_catalog.int8[], \
             '-2'::pg_catalog.int4, '3'::pg_catalog.int2, 'true'::pg_catalog.bool), '$', $11";
         assert_eq!(request.to_sql(), expected);
         assert!(request.to_sql().is_ascii());

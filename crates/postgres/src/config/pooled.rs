@@ -43,7 +43,7 @@ impl PoolOptions {
 
     /// Sets the number of connections that are borrowed at once in each runtime that uses the store,
     /// 2 unless set: from 1 to 64, and the nearest of these for any other number. One of them is
-    /// kept as long as the store lives. One is enough for everything; a request that waits for a
+    /// kept while the store holds or waits for a lock. One is enough for everything; a request that waits for a
     /// row, because somebody else is at the same lock, then holds up the others.
     pub fn connections(mut self, most: usize) -> PoolOptions {
         self.0 = self.0.connections(most);

@@ -1,4 +1,7 @@
 //! The pool of `bb8-postgres`.
+//!
+//! It tries to connect until its time is over, and reports no error of an attempt. So a pool without
+//! any connection is asked for the reason by an attempt beside it.
 
 use bb8_postgres::PostgresConnectionManager as Manager;
 use bb8_postgres::bb8::{ManageConnection, Pool, PooledConnection as Object, RunError};
@@ -24,9 +27,18 @@ where
             Err(RunError::User(e)) => Err(PoolError::Client(e)),
             Err(RunError::TimedOut) => {
                 let why = "it gave none within its connection_timeout";
-                Err(PoolError::Failed(why.to_owned()))
+                let trouble = self.trouble().await;
+                Err(trouble.unwrap_or_else(|| PoolError::Failed(why.to_owned())))
             }
         }
+    }
+
+    async fn trouble(&self) -> Option<PoolError> {
+        if self.state().connections > 0 {
+            return None;
+        }
+        let attempt = self.dedicated_connection().await;
+        attempt.err().map(PoolError::Client)
     }
 }
 

@@ -1,15 +1,17 @@
 //! Over pools that a program has already: what they lend, what they get back, and what becomes of holds when they lend nothing.
 
+mod kept;
+
 use std::fmt::Debug;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::*;
 use bb8_postgres::PostgresConnectionManager;
 use bb8_postgres::bb8;
 use deadpool_postgres::Manager;
-use leasehold_core::backend::{Backend, Renewal, WaitPolicy, async_trait};
+use leasehold_core::backend::{Backend, ClaimedAll, Renewal, WaitPolicy, async_trait};
 use leasehold_core::{ErrorKind, Result, Store};
 use leasehold_postgres::client::{Config as Settings, NoTls};
 use leasehold_postgres::pool::{ConnectionPool, PoolError, PooledConnection};
@@ -350,6 +352,22 @@ async fn a_pool_that_lends_nothing_is_named_in_time() {
                 words.contains("Unavailable") && words.contains(pool.name()),
                 "{words}"
             );
+            // sqlx tries again for longer than this.
+            let says_why = words.contains("Connection refused");
+            assert!(says_why || pool.name().contains("sqlx"), "{words}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_reason_of_a_server_that_refuses_the_login_is_told() {
+    bounded(async {
+        let server = server().await;
+        let url = server.url().replace(Server::PASSWORD, "wrong");
+        for pool in Theirs::each(&url, 1) {
+            let answer = pool.over(patient()).await;
+            refusal(answer, ErrorKind::Denied, &[pool.name(), "28P01"]);
         }
     })
     .await;
@@ -469,6 +487,7 @@ async fn settings_of_a_session_change_no_request_and_stay() {
             ("application_name", "theirs"),
             ("statement_timeout", "1h"),
             ("synchronous_commit", "off"),
+            ("array_nulls", "off"),
         ];
         for pool in Theirs::each(&server.url(), 1) {
             let mut theirs = taken(&pool).await;
@@ -487,6 +506,11 @@ async fn settings_of_a_session_change_no_request_and_stay() {
             assert_eq!(who.label.as_deref(), Some("test"));
             assert!(matches!(renewed(&store, &mine, token).await, Renewal::Renewed(_)));
             store.release(&mine, None).await.unwrap();
+            let both = ["b", "c"].map(|name| claim(name, WaitPolicy::Try));
+            assert!(matches!(store.claim_all(&both).await, Ok(ClaimedAll::Granted(_))));
+            for claim in &both {
+                store.release(claim, None).await.unwrap();
+            }
             store.close().await.unwrap();
             let mut theirs = taken(&pool).await;
             let after = said(&mut theirs, "SELECT string_agg(name || setting, ' ' ORDER BY name) FROM pg_settings WHERE source = 'session'").await;
@@ -547,6 +571,186 @@ async fn a_pool_whose_connections_are_all_in_transactions_is_told() {
                 ErrorKind::Unavailable,
                 &["this pool", "open transaction"],
             );
+        }
+    })
+    .await;
+}
+
+/// A pool whose program has executed a statement in each connection, and left the session so.
+#[derive(Clone)]
+struct Left {
+    pool: Theirs,
+    statement: Arc<Mutex<String>>,
+}
+
+impl Left {
+    fn new(pool: Theirs) -> Left {
+        Left {
+            pool,
+            statement: Arc::default(),
+        }
+    }
+
+    /// The store needs another connection from now on, and in each one this was executed.
+    async fn leaves(&self, server: &Server, statement: &str) {
+        statement.clone_into(&mut self.statement.lock().unwrap());
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'";
+        server.query(end).await.unwrap();
+    }
+}
+
+#[async_trait]
+impl ConnectionPool for Left {
+    fn name(&self) -> &'static str {
+        "this pool"
+    }
+
+    async fn get(&self) -> std::result::Result<Box<dyn PooledConnection>, PoolError> {
+        let mut connection = self.pool.get().await?;
+        let statement = self.statement.lock().unwrap().clone();
+        connection.simple_query(&statement).await?;
+        Ok(connection)
+    }
+}
+
+/// Each request of it would be refused, as long as the store has it.
+#[tokio::test]
+async fn a_session_of_another_role_or_that_may_not_write_is_refused() {
+    bounded(async {
+        let server = server().await;
+        let ask = "GRANT EXECUTE ON FUNCTION pg_control_system() TO app; REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC";
+        server.query(&format!("{ask}; CREATE ROLE other; GRANT other TO app")).await.unwrap();
+        for pool in Theirs::each(&server.url(), 1) {
+            let left = Left::new(pool.clone());
+            let store = connected(|| Postgres::with_pool(left.clone(), patient())).await;
+            let mine = claim("a", WaitPolicy::Try);
+            for (statement, why) in [
+                ("SET ROLE other", "of the role other"),
+                ("SET default_transaction_read_only = on", "read-only"),
+            ] {
+                left.leaves(&server, statement).await;
+                // The first requests may find the end of a connection.
+                until(async || match store.claim(&mine).await {
+                    Ok(answer) => panic!("{statement}: {answer:?}"),
+                    Err(e) => {
+                        let words = e.to_string();
+                        words.contains(why) && words.contains("this pool") && e.kind() == ErrorKind::Unavailable
+                    }
+                })
+                .await;
+                left.leaves(&server, "RESET ROLE; RESET ALL").await;
+                until(async || store.claim(&mine).await.is_ok()).await;
+                store.release(&mine, None).await.unwrap();
+            }
+            let warnings = store.guarantees().warnings().join(" ");
+            assert!(!warnings.contains("pg_control_system"), "{warnings}");
+            store.close().await.unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_session_of_another_role_goes_back_for_one_of_the_first_role() {
+    bounded(async {
+        let server = server().await;
+        server
+            .query("CREATE ROLE other; GRANT other TO app")
+            .await
+            .unwrap();
+        for pool in Theirs::each(&server.url(), 3) {
+            let store = pool.store().await;
+            let mine = claim("a", WaitPolicy::Try);
+            granted(&store, &mine).await;
+            let kept =
+                "SELECT pid FROM pg_stat_activity WHERE usename = 'app' AND query LIKE '%claim_1%'";
+            let kept = server.number(kept).await.unwrap();
+            let (mut one, other) = (taken(&pool).await, taken(&pool).await);
+            one.simple_query("SET ROLE other").await.unwrap();
+            drop(one);
+            drop(other);
+            server
+                .query(&format!("SELECT pg_terminate_backend({kept})"))
+                .await
+                .unwrap();
+            until(async || store.release(&mine, None).await.is_ok()).await;
+            let mut both = [taken(&pool).await, taken(&pool).await];
+            let [one, other] = &mut both;
+            let roles = [said(one, "SHOW role").await, said(other, "SHOW role").await];
+            assert!(
+                roles.contains(&Some("other".to_owned())),
+                "{} closed it",
+                pool.name()
+            );
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_session_that_ends_requests_is_not_kept_in_place_of_a_good_one() {
+    bounded(async {
+        let server = server().await;
+        for pool in Theirs::each(&server.url(), 2) {
+            let store = pool.store().await;
+            let mut theirs = taken(&pool).await;
+            theirs
+                .simple_query("SET statement_timeout = '300ms'")
+                .await
+                .unwrap();
+            drop(theirs);
+            cycle(&store, "line").await;
+            let blocker = program(&server).await;
+            let lock = "BEGIN; SELECT FROM leasehold.lines WHERE name = 'line' FOR UPDATE";
+            blocker.batch_execute(lock).await.unwrap();
+            // Both connections wait, and this one ends first.
+            let both =
+                [(); 2].map(|()| async { store.claim(&claim("line", WaitPolicy::Try)).await });
+            for answer in futures_util::future::join_all(both).await {
+                assert_eq!(kind(answer), ErrorKind::Unavailable);
+            }
+            blocker.batch_execute("COMMIT").await.unwrap();
+            let mut theirs = taken(&pool).await;
+            let limit = said(&mut theirs, "SHOW statement_timeout").await;
+            assert_eq!(limit.as_deref(), Some("300ms"), "{}", pool.name());
+            cycle(&store, "line").await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_session_whose_commits_wait_for_no_standby_is_a_warning() {
+    bounded(async {
+        let server = server().await;
+        for pool in Theirs::each(&server.url(), 1) {
+            let left = Left::new(pool);
+            let store = connected(|| Postgres::with_pool(left.clone(), patient())).await;
+            let warns = || {
+                store
+                    .guarantees()
+                    .warnings()
+                    .join(" ")
+                    .contains("synchronous_commit does not wait")
+            };
+            assert!(!warns());
+            // It is not there, so no other commit ends.
+            server
+                .set("synchronous_standby_names", "one")
+                .await
+                .unwrap();
+            until(async || {
+                let new = program(&server).await;
+                let names = new.query_one("SHOW synchronous_standby_names", &[]).await;
+                names.unwrap().get::<_, &str>(0) == "one"
+            })
+            .await;
+            left.leaves(&server, "SET synchronous_commit = local").await;
+            let mine = claim("a", WaitPolicy::Try);
+            until(async || store.claim(&mine).await.is_ok()).await;
+            assert!(warns());
+            store.release(&mine, None).await.unwrap();
+            server.set("synchronous_standby_names", "").await.unwrap();
         }
     })
     .await;
@@ -637,7 +841,7 @@ async fn a_pool_of_a_standby_or_a_read_only_session_is_refused() {
                 .unwrap();
             until(async || match store.claim(&claim("a", WaitPolicy::Try)).await {
                 Ok(answer) => panic!("{answer:?}"),
-                Err(e) => e.to_string().contains("25006"),
+                Err(e) => e.to_string().contains("read-only"),
             })
             .await;
             primary.query("ALTER ROLE app RESET default_transaction_read_only").await.unwrap();
