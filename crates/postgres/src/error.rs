@@ -97,6 +97,16 @@ impl Failure {
         }
     }
 
+    /// The reason, without the words for its kind.
+    pub(crate) fn why(&self) -> &str {
+        &self.why
+    }
+
+    /// Returns whether the same request may succeed later.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self.kind, Unavailable | Ambiguous)
+    }
+
     /// Wraps an error whose text is complete, such as that of a connection that could not be made.
     /// The connection counts as broken.
     pub(crate) fn of(e: &Error) -> Failure {

@@ -134,6 +134,17 @@ pub(crate) fn check_schema(name: &str) -> Result<()> {
 /// The columns in which an answer repeats the schema and the number of its request.
 pub(crate) const HOME: &str = "home";
 pub(crate) const ASKED: &str = "asked";
+/// The column with the time at which the server was started that has answered: a pooler may lead to
+/// another one than before.
+pub(crate) const STARTED: &str = "started";
+
+/// The time at which the server was started, in microseconds.
+macro_rules! started {
+    () => {
+        "(pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8"
+    };
+}
+pub(crate) use started;
 /// The column with the record that a function returns.
 pub(crate) const ANSWER: &str = "answer";
 
