@@ -195,7 +195,11 @@ pub(crate) fn as_rows(answer: &str) -> String {
 fn asked_call(schema: &str, function: &str, parameters: usize) -> [String; 2] {
     let all: Vec<String> = (1..=parameters).map(|nth| format!("${nth}")).collect();
     [
-        format!("'{schema}' AS {HOME}, ${} AS {ASKED}", parameters + 1),
+        format!(
+            "'{schema}' AS {HOME}, {} AS {STARTED}, ${} AS {ASKED}",
+            started!(),
+            parameters + 1
+        ),
         format!("{schema}.{function}({})", all.join(", ")),
     ]
 }
@@ -282,13 +286,16 @@ mod tests {
         for bad in ["a;b", "public", "information_schema"] {
             assert_eq!(migration(bad).unwrap_err().kind(), ErrorKind::Invalid);
         }
+        let started = started!();
         assert_eq!(
             answer_of("s", "f_1", 2),
-            "SELECT 's' AS home, $3 AS asked, s.f_1($1, $2) AS answer"
+            format!(
+                "SELECT 's' AS home, {started} AS started, $3 AS asked, s.f_1($1, $2) AS answer"
+            )
         );
         assert_eq!(
             rows_of("s", "f_1", 0),
-            "SELECT 's' AS home, $1 AS asked, * FROM s.f_1()"
+            format!("SELECT 's' AS home, {started} AS started, $1 AS asked, * FROM s.f_1()")
         );
         assert_eq!(as_rows(&answer_of("s", "f_1", 2)), rows_of("s", "f_1", 2));
     }
