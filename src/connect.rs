@@ -105,8 +105,8 @@ impl Connect {
     /// Waits this long for a store that is away: a pod may start before its database does, and a serverless one takes 15 s to wake.
     ///
     /// While the store is [`Unavailable`](ErrorKind::Unavailable), connecting is tried again, at first after 20 ms, later once in a
-    /// second. Whatever waiting does not mend ends it at once: a bad URL, wrong credentials, a certificate, another store at the
-    /// address. The default is zero, which is one attempt. [`Duration::MAX`] waits without a limit. The first attempt always has the
+    /// second. A bad URL, wrong credentials, a certificate or another store at the address ends it at once. Some mistakes cannot be told
+    /// from a store that is away, and are waited for: a wrong host name or port, TLS to a port in plain text. The default is zero, which is one attempt. [`Duration::MAX`] waits without a limit. The first attempt always has the
     /// time that it has without patience, a few seconds; no later one lasts beyond the end of the patience.
     ///
     /// The wait is told by one event of level `WARN` when it begins, and one when the store is there.

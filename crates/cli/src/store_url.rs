@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueHint;
 use leasehold::{Error, ErrorKind};
-use leasehold_net::Address;
 use leasehold_net::parameters::{self, Shown};
+use leasehold_net::{Address, may_be_secret};
 
 /// The environment variable that names the store.
 pub(crate) const VARIABLE: &str = "LEASEHOLD_STORE";
@@ -253,7 +253,7 @@ impl StoreUrl {
                 None => self.to_string(),
             };
         }
-        let shown = without_hidden_parameters(&self.to_string());
+        let shown = without_hidden_parameters(&self.shown(true));
         let Some(database) = self.unwritten_database() else {
             return shown;
         };
@@ -284,6 +284,46 @@ impl StoreUrl {
     #[cfg(not(feature = "postgres"))]
     fn unwritten_database(&self) -> Option<String> {
         None
+    }
+
+    /// The URL without credentials. Of a URL that is known to be right, the parameters behind a
+    /// password are no parts of it.
+    fn shown(&self, is_right: bool) -> String {
+        if self.url.starts_with(BRIDGE) {
+            return match self.pair() {
+                Some([old, new]) => {
+                    format!("{BRIDGE}{} {}", old.shown(is_right), new.shown(is_right))
+                }
+                None => format!("{BRIDGE}…"),
+            };
+        }
+        let (scheme, rest) = self
+            .url
+            .split_once("://")
+            .map_or(("", &*self.url), |(scheme, rest)| (scheme, rest));
+        // If this is no scheme, credentials were written before it.
+        let scheme = if is_scheme(scheme) { scheme } else { "…" };
+        let is_path = ["sqlite", "unix", "redis+unix", "redis+socket"].contains(&scheme);
+        if is_path && rest.starts_with('/') {
+            // The rest is a path, and nothing else.
+            return without_unknown_parameters(&self.url, is_right);
+        }
+        // The last @ counts, wherever it is: a password may contain any character.
+        let (hidden, shown) = rest.rsplit_once('@').unwrap_or(("", rest));
+        // Without an @, the text in the place of a port may be a password whose host was forgotten.
+        let hosts = shown.split(['/', '?']).next().unwrap_or(shown);
+        // Behind a `?`, the @ may be in a parameter, and that may be a secret one.
+        let shown = if !hidden.contains('?') && hosts.split(',').all(may_be_a_host) {
+            shown
+        } else {
+            "…"
+        };
+        let shown = without_unknown_parameters(shown, is_right);
+        if scheme.is_empty() {
+            shown
+        } else {
+            format!("{scheme}://{shown}")
+        }
     }
 
     /// The store for errors: its URL, and the source of the URL if that is not the command line.
@@ -411,39 +451,7 @@ fn default_store() -> Result<StoreUrl, String> {
 
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.url.starts_with(BRIDGE) {
-            return match self.pair() {
-                Some([old, new]) => write!(f, "{BRIDGE}{old} {new}"),
-                None => write!(f, "{BRIDGE}…"),
-            };
-        }
-        let (scheme, rest) = self
-            .url
-            .split_once("://")
-            .map_or(("", &*self.url), |(scheme, rest)| (scheme, rest));
-        // If this is no scheme, credentials were written before it.
-        let scheme = if is_scheme(scheme) { scheme } else { "…" };
-        let is_path = ["sqlite", "unix", "redis+unix", "redis+socket"].contains(&scheme);
-        if is_path && rest.starts_with('/') {
-            // The rest is a path, and nothing else.
-            return f.write_str(&without_unknown_parameters(&self.url));
-        }
-        // The last @ counts, wherever it is: a password may contain any character.
-        let (hidden, shown) = rest.rsplit_once('@').unwrap_or(("", rest));
-        // Without an @, the text in the place of a port may be a password whose host was forgotten.
-        let hosts = shown.split(['/', '?']).next().unwrap_or(shown);
-        // Behind a `?`, the @ may be in a parameter, and that may be a secret one.
-        let shown = if !hidden.contains('?') && hosts.split(',').all(may_be_a_host) {
-            shown
-        } else {
-            "…"
-        };
-        let shown = &without_unknown_parameters(shown);
-        if scheme.is_empty() {
-            f.write_str(shown)
-        } else {
-            write!(f, "{scheme}://{shown}")
-        }
+        f.write_str(&self.shown(false))
     }
 }
 
@@ -475,13 +483,19 @@ fn is_path(value: &str) -> bool {
 }
 
 /// Hides the parameters that no store has: such a one may be a password. Of one that chooses the
-/// database the name stays, so that the URL names no other database, and is refused.
-fn without_unknown_parameters(url: &str) -> String {
+/// database the name stays, so that the URL names no other database, and is refused. Behind a
+/// password all are hidden, since an `&` may be a part of it, unless the URL is known to be right.
+fn without_unknown_parameters(url: &str, is_right: bool) -> String {
     let Some((before, query)) = url.split_once('?') else {
         return url.into();
     };
+    let mut is_behind_secret = false;
     let shown = |pair: &str| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        is_behind_secret |= may_be_secret(key);
+        if is_behind_secret && !is_right {
+            return "…".to_owned();
+        }
         let is_shown = match parameters::shown(key) {
             Some(Shown::All) => true,
             Some(Shown::Value | Shown::IfHarmless) => !is_suspicious(value),
@@ -560,8 +574,8 @@ mod tests {
                 "redis+sentinel://a,b/main?…",
             ),
             (
-                "redis://h?timeout=9&pass=s3cret&prefix=a:",
-                "redis://h?timeout=9&…&prefix=a:",
+                "redis://h?timeout=9&pass=s3&prefix=cret",
+                "redis://h?timeout=9&…&…",
             ),
             (
                 "rediss://h?ca=/a.pem&cert=/b.pem&key=s3cret",
@@ -639,6 +653,10 @@ mod tests {
         for (url, given) in [
             ("redis://me:s3cret@h:1/0", "redis://h:1/0"),
             ("redis://h/0?password=s3cret", "redis://h/0"),
+            (
+                "redis://h/0?password=s3cret&prefix=a:",
+                "redis://h/0?prefix=a:",
+            ),
             (
                 "postgres://me:s3cret@h/db?schema=locks&listen=postgres:%2F%2Fme:s3cret%40d&install=false",
                 "postgres://h/db?schema=locks&install=false",

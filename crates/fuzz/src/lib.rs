@@ -174,8 +174,14 @@ fn has_secret(url: &str) -> bool {
         .unwrap_or_default();
     let words = rest.split_once('?').map_or("", |(_, words)| words);
     let is_word = |pair: &str| pair.starts_with("sentinel_password=") && pair.contains(SECRET);
+    // A password may have an `&`, which splits it.
+    let mut pairs = words
+        .split('&')
+        .skip_while(|pair| !pair.contains("password="));
+    let is_split = pairs.any(|pair| pair.contains(SECRET) && !pair.contains('='));
     let before = scheme.rsplit_once('@').map_or("", |(before, _)| before);
-    [password, before].iter().any(|part| part.contains(SECRET)) || words.split('&').any(is_word)
+    let is_part = [password, before].iter().any(|part| part.contains(SECRET));
+    is_part || is_split || words.split('&').any(is_word)
 }
 
 /// Runs the target on this input.

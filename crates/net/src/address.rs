@@ -43,7 +43,14 @@ pub struct Address {
     pub path: String,
     /// The scheme asks for TLS.
     pub tls: bool,
-    parameters: Vec<(String, String)>,
+    parameters: Vec<Parameter>,
+}
+
+struct Parameter {
+    name: String,
+    value: String,
+    /// A message may show the name: it is surely no part of a password.
+    is_shown: bool,
 }
 
 /// One server. It displays as `host:port`, with an IPv6 address in brackets.
@@ -200,9 +207,19 @@ impl Address {
                 .map(|secret| decoded(secret, "the password"))
                 .transpose()?;
         }
+        let mut is_behind_secret = false;
         let parameter = |pair: &str| {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            Ok((decoded(key, "a parameter")?, decoded(value, "a parameter")?))
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let name = decoded(name, "a parameter")?;
+            is_behind_secret |= may_be_secret(&name);
+            let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+            let is_word = pair.contains('=') && name.bytes().all(plain);
+            Ok(Parameter {
+                value: decoded(value, "a parameter")?,
+                // The `&` before it may be one of a password.
+                is_shown: is_word && (!is_behind_secret || may_be_secret(&name)),
+                name,
+            })
         };
         let hosts = match grammar {
             Grammar::Libpq if hosts.is_empty() => Vec::new(),
@@ -274,31 +291,45 @@ impl Address {
     /// [`parameters`](crate::parameters), which says what of it may be shown.
     pub fn take(&mut self, key: &str) -> Option<String> {
         debug_assert!(shown(key).is_some(), "parameters.rs lacks {key}");
-        let at = self.parameters.iter().position(|(known, _)| known == key)?;
-        Some(self.parameters.remove(at).1)
+        let at = self.parameters.iter().position(|it| it.name == key)?;
+        Some(self.parameters.remove(at).value)
     }
 
     /// Gives a parameter of another client the name that it has here.
     pub fn rename(&mut self, theirs: &str, ours: &str) {
         debug_assert!(shown(theirs).is_some(), "parameters.rs lacks {theirs}");
-        let theirs = self.parameters.iter_mut().filter(|(key, _)| key == theirs);
-        theirs.for_each(|(key, _)| ours.clone_into(key));
+        let theirs = self.parameters.iter_mut().filter(|it| it.name == theirs);
+        theirs.for_each(|it| ours.clone_into(&mut it.name));
     }
 
     /// Refuses parameters that were not taken.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](ErrorKind::Invalid), with the name of the first one: it is unknown, or
-    /// was given twice.
+    /// [`Invalid`](ErrorKind::Invalid) for the first one: it is unknown, or was given twice. The
+    /// error has its name, unless that may be a part of a password with an `&`.
     pub fn done(&self) -> Result<()> {
         match self.parameters.first() {
-            Some((key, _)) => Err(invalid(format_args!(
-                "the parameter {key:?} is unknown, or given twice: leave it out"
+            Some(it) if it.is_shown => Err(invalid(format_args!(
+                "the parameter {:?} is unknown, or given twice: leave it out",
+                it.name
             ))),
+            Some(_) => Err(invalid(
+                "a parameter is unknown, or given twice: leave it out (& in a value is written %26)",
+            )),
             None => Ok(()),
         }
     }
+}
+
+/// Returns whether the value of a parameter with this name may be a secret, so that the parameters
+/// behind it may be parts of one that has an `&`.
+#[doc(hidden)]
+pub fn may_be_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    ["pass", "pwd", "secret", "token"]
+        .iter()
+        .any(|word| name.contains(word))
 }
 
 impl Host {
@@ -516,6 +547,38 @@ mod tests {
         }
         assert!(Host::named("/run/x", 1).unwrap().is_socket());
         assert!(Host::parse("/run/x", 1).is_err() && !Host::parse("h", 1).unwrap().is_socket());
+    }
+
+    #[test]
+    fn an_unknown_parameter_is_named_unless_it_may_be_a_part_of_a_password() {
+        for (query, shown) in [
+            ("timeuot=9", Some("timeuot")),
+            ("passwort=s3ntinel", Some("passwort")),
+            ("password=a&password=s3ntinel", Some("password")),
+            ("s3ntinel", None),
+            ("a%20s3ntinel=1", None),
+            ("password=a&s3ntinel", None),
+            ("pass=a&s3ntinel=b", None),
+            ("sentinel_password=a&prefix=b&s3ntinel=c", None),
+            ("sslpassword=a&s3ntinel", None),
+        ] {
+            let mut address = parse(&format!("redis://host?{query}")).unwrap();
+            for known in [
+                "password",
+                "pass",
+                "sentinel_password",
+                "sslpassword",
+                "prefix",
+            ] {
+                address.take(known);
+            }
+            let error = address.done().unwrap_err().to_string();
+            assert!(!error.contains("s3ntinel"), "{error}");
+            match shown {
+                Some(name) => assert!(error.contains(&format!("{name:?}")), "{error}"),
+                None => assert!(error.contains("%26"), "{error}"),
+            }
+        }
     }
 
     #[test]

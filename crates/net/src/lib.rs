@@ -20,7 +20,7 @@ mod race;
 #[cfg(feature = "tls-no-provider")]
 pub mod tls;
 
-pub use crate::address::{Address, Host};
+pub use crate::address::{Address, Host, may_be_secret};
 pub use crate::credentials::Credentials;
 #[cfg(not(feature = "tls-no-provider"))]
 pub use crate::no_tls::Tls;

@@ -619,7 +619,8 @@ mod tests {
                 &["Nothing"],
                 false,
             ),
-            ("?ssl=true", &["Nothing"], true),
+            ("?ssl=true", &["Name"], false),
+            ("?ssl=true&sslmode=require", &["Nothing"], true),
             ("?ssl=true&sslmode=prefer", &["Nothing", "plain"], true),
             ("?ssl=false", &["plain"], false),
             ("?ssl=verify-full", &["Name"], false),
@@ -675,7 +676,8 @@ mod tests {
         );
         for (ssl, mode, expected) in [
             ("true", "verify-full", "Name"),
-            ("true", "disable", "Nothing"),
+            ("true", "disable", "Name"),
+            ("true", "require", "Name"),
             ("false", "verify-full", "plain"),
         ] {
             let url = format!("postgres://h/db?ssl={ssl}");

@@ -103,6 +103,16 @@ impl Failure {
         }
     }
 
+    /// The reason, without the words for its kind.
+    pub(crate) fn why(&self) -> &str {
+        &self.why
+    }
+
+    /// Returns whether the same request may succeed later.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self.kind, Unavailable | Ambiguous)
+    }
+
     /// Wraps an error whose text is complete, such as that of a connection that could not be made.
     /// The connection counts as broken.
     pub(crate) fn of(e: &Error) -> Failure {
@@ -202,12 +212,13 @@ impl Failure {
 
     /// The failure of a login that the server refused with this SQLSTATE and this message.
     fn of_refused_login(code: &str, message: &str) -> Failure {
+        let by_pooler = (code == "08P01").then(|| kind_by_pooler(message)).flatten();
         let kind = match kind_of(code) {
             kind @ (Denied | Invalid | Unsupported) => kind,
-            _ => Unavailable,
+            _ => by_pooler.unwrap_or(Unavailable),
         };
         Failure {
-            is_answer: is_answer(code),
+            is_answer: is_answer(code) || by_pooler.is_some(),
             ..Failure::broken(kind, words(code, message))
         }
     }
@@ -288,6 +299,21 @@ fn kind_of(code: &str) -> ErrorKind {
             Some("0A") => Unsupported,
             _ => Internal,
         },
+    }
+}
+
+/// The kind of error for a login that PgBouncer has refused for good. It gives the SQLSTATE of a
+/// broken protocol to all of its reasons, and to those of the server that it passes on.
+fn kind_by_pooler(message: &str) -> Option<ErrorKind> {
+    let has = |texts: &[&str]| texts.iter().any(|text| message.contains(text));
+    if has(&["authentication failed", "auth failed", "no such user"]) {
+        Some(Denied)
+    } else if has(&["no such database"])
+        || message.contains("database") && message.contains("does not exist")
+    {
+        Some(Invalid)
+    } else {
+        None
     }
 }
 
@@ -418,6 +444,38 @@ mod tests {
                 assert_eq!(kind_of(code), kind, "{code}");
             }
         }
+    }
+
+    #[test]
+    fn what_a_pooler_refuses_for_good_is_not_waited_for() {
+        for (message, kind) in [
+            ("password authentication failed", Denied),
+            ("SASL authentication failed", Denied),
+            ("auth failed", Denied),
+            ("no such user", Denied),
+            ("no such user: me", Denied),
+            (
+                "server login failed: FATAL password authentication failed for user \"me\"",
+                Denied,
+            ),
+            ("no such database: shop", Invalid),
+            ("database \"shop\" does not exist", Invalid),
+            (
+                "server login failed: FATAL the database system is starting up",
+                Unavailable,
+            ),
+            ("pgbouncer cannot connect to server", Unavailable),
+            ("query_wait_timeout", Unavailable),
+            ("no more connections allowed (max_client_conn)", Unavailable),
+        ] {
+            let failure = Failure::of_refused_login("08P01", message);
+            assert_eq!(failure.kind, kind, "{message}");
+            let error = Error::from(failure);
+            assert_eq!(error.is_answer(), kind != Unavailable, "{message}");
+            assert!(error.to_string().contains(message), "{error}");
+        }
+        let other = Failure::of_refused_login("53300", "no such user");
+        assert_eq!(other.kind, Unavailable);
     }
 
     #[test]

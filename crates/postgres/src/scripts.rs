@@ -134,6 +134,17 @@ pub(crate) fn check_schema(name: &str) -> Result<()> {
 /// The columns in which an answer repeats the schema and the number of its request.
 pub(crate) const HOME: &str = "home";
 pub(crate) const ASKED: &str = "asked";
+/// The column with the time at which the server was started that has answered: a pooler may lead to
+/// another one than before.
+pub(crate) const STARTED: &str = "started";
+
+/// The time at which the server was started, in microseconds.
+macro_rules! started {
+    () => {
+        "(pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8"
+    };
+}
+pub(crate) use started;
 /// The column with the record that a function returns.
 pub(crate) const ANSWER: &str = "answer";
 
@@ -184,7 +195,11 @@ pub(crate) fn as_rows(answer: &str) -> String {
 fn asked_call(schema: &str, function: &str, parameters: usize) -> [String; 2] {
     let all: Vec<String> = (1..=parameters).map(|nth| format!("${nth}")).collect();
     [
-        format!("'{schema}' AS {HOME}, ${} AS {ASKED}", parameters + 1),
+        format!(
+            "'{schema}' AS {HOME}, {} AS {STARTED}, ${} AS {ASKED}",
+            started!(),
+            parameters + 1
+        ),
         format!("{schema}.{function}({})", all.join(", ")),
     ]
 }
@@ -271,13 +286,16 @@ mod tests {
         for bad in ["a;b", "public", "information_schema"] {
             assert_eq!(migration(bad).unwrap_err().kind(), ErrorKind::Invalid);
         }
+        let started = started!();
         assert_eq!(
             answer_of("s", "f_1", 2),
-            "SELECT 's' AS home, $3 AS asked, s.f_1($1, $2) AS answer"
+            format!(
+                "SELECT 's' AS home, {started} AS started, $3 AS asked, s.f_1($1, $2) AS answer"
+            )
         );
         assert_eq!(
             rows_of("s", "f_1", 0),
-            "SELECT 's' AS home, $1 AS asked, * FROM s.f_1()"
+            format!("SELECT 's' AS home, {started} AS started, $1 AS asked, * FROM s.f_1()")
         );
         assert_eq!(as_rows(&answer_of("s", "f_1", 2)), rows_of("s", "f_1", 2));
     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_core::ErrorKind::{Denied, Invalid, Unavailable, Unsupported};
+use leasehold_core::ErrorKind::{Ambiguous, Denied, Invalid, OtherStore, Unavailable, Unsupported};
 use leasehold_core::backend::{ClaimId, Notifier};
 use leasehold_core::support::{Background, Signal, locked};
 use leasehold_core::{Connections, Error, Result};
@@ -21,7 +21,7 @@ use crate::entry::{get, millis};
 use crate::error::Failure;
 use crate::observe::Observers;
 use crate::pool::ConnectionPool;
-use crate::scripts::{answer_of, rows_of};
+use crate::scripts::{STARTED, answer_of, rows_of};
 
 /// The longest time that a verb waits for a row.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -262,22 +262,31 @@ impl Shared {
         self.explained(&sql, answer).await
     }
 
-    /// Handles the answer to a verb: installs the schema again if it is missing, and names the
-    /// right in the error if one is missing.
+    /// Handles the answer to a verb: takes it only from this store, installs the schema again if it
+    /// is missing, and names the right in the error if one is missing.
     async fn explained(
         &self,
         sql: &str,
         answer: Result<Vec<Row>, Failure>,
     ) -> Result<Vec<Row>, Failure> {
-        let Err(failure) = &answer else { return answer };
+        let failure = match &answer {
+            Ok(rows) => return self.is_ours(rows).await.and(answer),
+            Err(failure) => failure,
+        };
         if failure.forbidden {
             let why = self.why_refused(sql).await;
             return why.map_or(answer, |e| Err(Failure::of(&e)));
         }
-        if !failure.missing || !self.config.install {
+        if !failure.missing {
             return answer;
         }
         let link = self.pool.take().await?;
+        // A pooler may lead to another database, where it was never there.
+        let confirmed = link.confirm(self.config.timeout).await;
+        confirmed.map_err(|e| Failure::of(&e))?;
+        if !self.config.install {
+            return answer;
+        }
         install(&link, &self.config, false)
             .await
             .map_err(|e| Failure::of(&e))?;
@@ -285,6 +294,32 @@ impl Shared {
             Unavailable,
             "the schema was missing, and has been installed anew",
         ))
+    }
+
+    /// Fails if the answer is of another server than the one that has said who it is, as behind a
+    /// pooler that was pointed elsewhere, unless that says that it is this store.
+    async fn is_ours(&self, rows: &[Row]) -> Result<(), Failure> {
+        let identity = &self.config.server.identity;
+        let started = rows.first().map(|row| row.try_get(STARTED));
+        let Some(Ok(started)) = started else {
+            return Ok(());
+        };
+        if identity.knows(started) {
+            return Ok(());
+        }
+        // Some server has executed the request.
+        let unknown = |failure: Failure| match failure.kind {
+            OtherStore => failure,
+            kind => failure.instead_of(kind, Ambiguous),
+        };
+        let link = self.pool.take().await.map_err(unknown)?;
+        let confirmed = link.confirm(self.config.timeout).await;
+        confirmed.map_err(|e| unknown(Failure::of(&e)))?;
+        if identity.knows(started) {
+            return Ok(());
+        }
+        let why = "another server has answered than the one that is there now";
+        Err(Failure::new(Ambiguous, why))
     }
 
     /// The error for a function that was refused, with the remedy, if the server can tell the

@@ -39,6 +39,8 @@ const TICKS: u32 = 10;
 
 /// The number of borrowed connections that are looked at for one that is fit for requests.
 const ATTEMPTS: usize = 3;
+/// Why no connection to a standby is used.
+const STANDBY: &str = "it is a standby: locks are written";
 
 /// The reason why a borrowed connection is not used.
 enum Unfit {
@@ -59,8 +61,8 @@ pub(crate) struct Link {
     is_cut: AtomicBool,
     /// The moment of its last use, in nanoseconds.
     used: AtomicU64,
-    /// The timeline of the server; 0 if it is not known.
-    timeline: u32,
+    /// The number of the primary to which it leads; 0 if it is not known.
+    era: AtomicU64,
     identity: Arc<DatabaseIdentity>,
 }
 
@@ -90,7 +92,14 @@ impl Link {
         }
         let checked = async |host| {
             let (opened, who) = Link::introduced(server, host, limit).await?;
-            server.identity.check(&who).map_err(|e| at(host, e))?;
+            let era = match server.hosts.len() {
+                0 | 1 => server.identity.follow(&who).map(Some),
+                _ => server.identity.check(&who),
+            };
+            match era.map_err(|e| at(host, e))? {
+                Some(era) => opened.0.leads_to(era),
+                None => server.identity.doubt(),
+            }
             Ok(opened)
         };
         let each: Vec<_> = server
@@ -101,7 +110,7 @@ impl Link {
         let opened = race(each, STEP, |_| false).await;
         let opened = opened.map_err(|e| e.unwrap_or_else(no_host))?;
         match unsettled() {
-            // A connection broke meanwhile.
+            // A connection broke meanwhile, or there is another primary.
             Some(since) => Box::pin(Link::open_latest(server, since, limit)).await,
             None => Ok(opened),
         }
@@ -125,7 +134,7 @@ impl Link {
                 // While this process is stopped, time passes, and no answer is read.
                 Err(_) => ticks -= 1,
                 Ok(Some((host, answer))) => {
-                    if answer.is_ok() {
+                    if answer.is_ok() && !server.identity.is_doubted() {
                         (tick, ticks) = (STEP / TICKS, TICKS);
                     }
                     late.retain(|it| it != host);
@@ -134,21 +143,26 @@ impl Link {
             }
         }
         drop(each);
-        let opened = latest(server, all)?;
+        let opened = latest(server, all, limit).await?;
         server.identity.settle(since);
         Link::compare_later(server, late, limit);
         Ok(opened)
     }
 
     /// Compares these hosts when they answer. If one of them is a standby that was promoted, the
-    /// connections to the former primary are not used any more.
+    /// connections to the former primary are not used any more. If one is another primary of the
+    /// same timeline, none is used before all hosts were compared again.
     fn compare_later(server: &Server, late: Vec<Host>, limit: Duration) {
         for host in late {
             let server = server.clone();
             tokio::spawn(async move {
-                if let Ok((_, who)) = Link::introduced(&server, &host, limit).await {
-                    // An event tells of a host that is another database.
-                    let _ = server.identity.check(&who);
+                let Ok((_, who)) = Link::introduced(&server, &host, limit).await else {
+                    return;
+                };
+                // An event tells of a host that is another database.
+                if let Ok(None) = server.identity.check(&who) {
+                    server.identity.doubt();
+                    server.identity.leave();
                 }
             });
         }
@@ -156,7 +170,7 @@ impl Link {
 
     /// Connects, and asks the server who it is.
     async fn introduced(server: &Server, host: &Host, limit: Duration) -> Result<(Opened, Who)> {
-        let (mut link, notifications) = Link::open_at(server, host, limit).await?;
+        let (link, notifications) = Link::open_at(server, host, limit).await?;
         let who = link.ask_identity(limit).await;
         let who = who.map_err(|e| at(host, e))?;
         if who.is_standby && server.hosts.len() > 1 {
@@ -165,19 +179,38 @@ impl Link {
                 Failure::new(Unavailable, "it is a standby").into(),
             ));
         }
-        link.timeline = who.timeline;
         Ok(((link, notifications), who))
     }
 
+    /// Notes that it leads to the primary of this number.
+    fn leads_to(&self, era: u64) {
+        self.era.store(era, Ordering::Relaxed);
+    }
+
+    /// Asks again which server is at the other end, where that may have changed without an end of
+    /// the connection, as behind a pooler. Another store's connection is closed.
+    pub(crate) async fn confirm(&self, limit: Duration) -> Result<()> {
+        let who = self.ask_identity(limit).await?;
+        if who.is_standby {
+            return Err(Failure::new(Unavailable, STANDBY).into());
+        }
+        match self.identity.follow(&who) {
+            Ok(era) => self.leads_to(era),
+            Err(e) => {
+                self.cut();
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+
     async fn ask_identity(&self, limit: Duration) -> Result<Who> {
-        if let Some(question) = self.identity.question() {
+        let mut next = self.identity.question();
+        while let Some(question) = next {
             match self.ask(&Request::new(&question.into()), limit).await {
                 Ok(rows) => return self.identity.read(&rows),
-                // Only a lasting refusal means that the role may not ask.
-                Err(failure) if matches!(failure.kind, Unavailable | Ambiguous) => {
-                    return Err(failure.of_a_read().into());
-                }
-                Err(_) => self.identity.was_refused(),
+                Err(failure) if failure.may_pass() => return Err(failure.of_a_read().into()),
+                Err(failure) => next = self.identity.was_refused(question, &failure),
             }
         }
         let rows = self.ask(&Request::new(&ROLE.into()), limit).await;
@@ -208,7 +241,7 @@ impl Link {
             carrier: Carrier::Own(client, driver.abort_handle()),
             is_cut: AtomicBool::new(false),
             used,
-            timeline: 0,
+            era: AtomicU64::new(0),
             identity: server.identity.clone(),
         };
         Ok((link, notifications))
@@ -240,24 +273,21 @@ impl Link {
                     return Err(Failure::broken(Unavailable, why).for_lack_of_room());
                 }
             };
-            let mut link = Link {
+            let link = Link {
                 carrier: Carrier::Lent(lent),
                 is_cut: AtomicBool::new(false),
                 used: AtomicU64::new(Moment::now().as_nanos()),
-                timeline: 0,
+                era: AtomicU64::new(0),
                 identity: identity.clone(),
             };
             match link.introduce_lent(sessions, limit).await {
                 Ok((session, who)) => {
-                    identity.check(&who).map_err(|e| Failure::of(&e))?;
+                    let era = identity.follow(&who).map_err(|e| Failure::of(&e))?;
                     if who.is_standby {
-                        return Err(Failure::broken(
-                            Unavailable,
-                            "it is a standby: locks are written",
-                        ));
+                        return Err(Failure::broken(Unavailable, STANDBY));
                     }
                     sessions.admit(session);
-                    link.timeline = who.timeline;
+                    link.leads_to(era);
                     return Ok(link);
                 }
                 Err(Unfit::Closed(why)) => {
@@ -284,23 +314,26 @@ impl Link {
         Err(Failure::broken(Unavailable, why))
     }
 
-    /// Asks a borrowed connection in which state its session is, and who it is.
+    /// Asks a borrowed connection in which state its session is, and who it is. A refusal of the
+    /// question counts only if the session is fit.
     async fn introduce_lent(
         &self,
         sessions: &Sessions,
         limit: Duration,
     ) -> Result<(Session, Who), Unfit> {
-        let question = self.identity.question();
-        let mut is_known = question.is_some();
-        let mut answer = self.state_and(question.unwrap_or(ROLE), limit).await;
-        if let Err(failure) = &answer
-            && is_known
-            && !matches!(failure.kind, Unavailable | Ambiguous)
-        {
-            // Only a lasting refusal means that the role may not ask.
-            is_known = false;
-            answer = self.state_and(ROLE, limit).await;
-        }
+        let mut question = self.identity.question();
+        let mut refusals = Vec::new();
+        let answer = loop {
+            let answer = self.state_and(question.unwrap_or(ROLE), limit).await;
+            match (answer, question) {
+                (Err(failure), Some(asked)) if !failure.may_pass() => {
+                    question = DatabaseIdentity::next_question(asked);
+                    refusals.push((asked, failure));
+                }
+                (answer, _) => break answer,
+            }
+        };
+        let is_known = question.is_some();
         let texts = answer.map_err(|failure| match failure {
             failure if failure.is_aborted => Unfit::Closed(IN_TRANSACTION),
             failure if failure.is_canceled => {
@@ -328,8 +361,8 @@ impl Link {
         {
             return Err(Unfit::GoesBack(why));
         }
-        if question.is_some() && !is_known {
-            self.identity.was_refused();
+        for (asked, failure) in refusals {
+            self.identity.was_refused(asked, &failure);
         }
         Ok((session, who))
     }
@@ -423,7 +456,8 @@ impl Link {
 
     /// Returns whether the connection can still be used.
     pub(crate) fn is_open(&self) -> bool {
-        let is_cut = self.is_cut.load(Ordering::Acquire) || self.identity.is_former(self.timeline);
+        let era = self.era.load(Ordering::Relaxed);
+        let is_cut = self.is_cut.load(Ordering::Acquire) || self.identity.is_former(era);
         !is_cut
             && match &self.carrier {
                 Carrier::Own(client, driver) => !client.is_closed() && !driver.is_finished(),
@@ -484,9 +518,12 @@ fn no_host() -> Error {
     Failure::new(Unavailable, "no host").into()
 }
 
+/// A host that takes writes, with a connection to it, in the order of the answers.
+type Found<'a> = (&'a Host, Opened, Who);
+
 /// Chooses the primary among the hosts that answered: the one of the greatest timeline, if all of
-/// them are one database.
-fn latest(server: &Server, each: Vec<Result<(&Host, Opened, Who)>>) -> Result<Opened> {
+/// them are one database, and no two of them are primaries of one timeline.
+async fn latest(server: &Server, each: Vec<Result<Found<'_>>>, limit: Duration) -> Result<Opened> {
     let mut failure = None;
     let mut primaries = Vec::new();
     for host in each {
@@ -496,11 +533,10 @@ fn latest(server: &Server, each: Vec<Result<(&Host, Opened, Who)>>) -> Result<Op
         }
     }
     let known = server.identity.id();
-    let (mut right, others): (Vec<_>, Vec<_>) = match &known {
+    let (right, others): (Vec<_>, Vec<_>) = match &known {
         Some(_) => primaries.into_iter().partition(|(.., who)| who.id == known),
         None => (primaries, Vec::new()),
     };
-    right.sort_by_key(|(.., who)| who.timeline);
     let different = right.windows(2).find(|pair| pair[0].2.id != pair[1].2.id);
     if let Some([(one, _, first), (other, _, second)]) = different {
         let shown = |who: &Who| {
@@ -515,13 +551,73 @@ fn latest(server: &Server, each: Vec<Result<(&Host, Opened, Who)>>) -> Result<Op
         );
         return Err(Error::new(OtherStore, what));
     }
+    let newest = right.iter().map(|(.., who)| who.timeline).max();
+    let newest = right
+        .into_iter()
+        .filter(|(.., who)| Some(who.timeline) == newest)
+        .collect();
+    let mut right = without_twins(server, newest, limit).await?;
     match right.pop().or_else(|| others.into_iter().next()) {
         Some((host, opened, who)) => {
-            server.identity.check(&who).map_err(|e| at(host, e))?;
+            let era = server.identity.choose(&who).map_err(|e| at(host, e))?;
+            opened.0.leads_to(era);
             Ok(opened)
         }
         None => Err(failure.unwrap_or_else(no_host)),
     }
+}
+
+/// Refuses hosts that are primaries of one timeline at the same time: one is a copy of the other.
+/// Two different starts may also be those of one server that was restarted between its answers, so
+/// both are asked again, the one that answered first at last.
+async fn without_twins<'a>(
+    server: &Server,
+    mut all: Vec<Found<'a>>,
+    limit: Duration,
+) -> Result<Vec<Found<'a>>> {
+    let twins = |all: &[Found<'_>]| {
+        let is_first = |nth: &usize| {
+            all[nth + 1..]
+                .iter()
+                .any(|it| it.2.is_twin_of(&all[*nth].2))
+        };
+        let first = (0..all.len()).find(is_first)?;
+        let second = all.iter().position(|it| it.2.is_twin_of(&all[first].2))?;
+        Some([second, first])
+    };
+    // Behind a pooler the second answer may be another one than the first.
+    'compared: for _ in 0..2 * server.hosts.len() {
+        let Some(twins) = twins(&all) else {
+            return Ok(all);
+        };
+        for nth in twins {
+            let (_, (link, _), before) = &all[nth];
+            match link.ask_identity(limit).await {
+                Ok(now) if now == *before => {}
+                Ok(now) if !now.is_standby => {
+                    all[nth].2 = now;
+                    continue 'compared;
+                }
+                _ => {
+                    all.remove(nth);
+                    continue 'compared;
+                }
+            }
+        }
+        server.identity.doubt();
+        let [other, one] = twins.map(|nth| &all[nth]);
+        let id = one.2.id.as_ref();
+        let what = format!(
+            "{} and {} are both primaries of {}, in the same timeline, and were started at different times: one is a copy of the other, with locks \
+             of its own. Stop it, or make it a standby",
+            one.0,
+            other.0,
+            id.map_or("one database", leasehold_core::StoreId::as_str)
+        );
+        return Err(Error::new(OtherStore, what));
+    }
+    let what = "the hosts are restarted all the time, or are poolers that lead to several servers by turns";
+    Err(Failure::new(Unavailable, what).into())
 }
 
 /// The beginning of the error of a lookup, which has no kind of its own.

@@ -397,13 +397,14 @@ fn session(words: &mut Words, settings: &mut Settings) -> Result<()> {
 }
 
 /// Reads `sslmode`, and JDBC's `ssl`, which other clients give any mode. The two may not disagree.
+/// To the clients of `ssl=true` alone, JDBC's and node-postgres, it verifies the certificate.
 fn mode(words: &mut Words) -> Result<Option<String>> {
     let mode = words.take("sslmode");
     let Some(ssl) = words.url().take("ssl") else {
         return Ok(mode);
     };
     let alone = match &*ssl {
-        "true" => "require",
+        "true" => "verify-full",
         "false" => "disable",
         ssl => ssl,
     };

@@ -7,7 +7,7 @@ use tokio_postgres::config::ChannelBinding;
 
 use super::{Config, Listen};
 
-const SHAPES: [Shape; 45] = [
+const SHAPES: [Shape; 46] = [
     (
         "Heroku",
         "postgres://u1:pw@ec2-1-2-3-4.compute-1.amazonaws.com:5432/d1",
@@ -222,6 +222,11 @@ const SHAPES: [Shape; 45] = [
         "node-postgres, no-verify",
         "postgres://app:pw@h/app?sslmode=no-verify",
         "Refused: the store's URL: sslmode is disable, allow, prefer, require, verify-ca or verify-full",
+    ),
+    (
+        "node-postgres or JDBC, ssl",
+        "postgres://app:pw@h/app?ssl=true",
+        "host h:5432, database app; TLS, verified",
     ),
     (
         "JDBC",

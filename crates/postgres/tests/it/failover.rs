@@ -1,5 +1,6 @@
 //! Standbys: the server that may write is found, a promotion is followed, and what it loses is told by tokens. And a crash.
 
+use std::fs;
 use std::time::Duration;
 
 use crate::support::*;
@@ -128,6 +129,178 @@ async fn hosts_that_are_different_databases_are_refused() {
         assert!(matches!(answer, Claimed::Busy(_)), "{answer:?}");
         let error = Postgres::connect(&format!("{url}&store=postgres-other")).await;
         assert_eq!(error.unwrap_err().kind(), ErrorKind::OtherStore);
+    })
+    .await;
+}
+
+/// Makes a primary of a standby without a promotion, as a copy of the data is that somebody starts: it writes the same timeline.
+async fn start_as_copy(standby: &Server) {
+    standby.stop().await.unwrap();
+    fs::remove_file(standby.data().join("standby.signal")).unwrap();
+    standby.start_again().await.unwrap();
+}
+
+fn url_of(hosts: [&str; 2], words: &str) -> String {
+    let (user, password, database) = (Server::USER, Server::PASSWORD, Server::DATABASE);
+    let hosts = hosts.join(",");
+    format!("postgres://{user}:{password}@{hosts}/{database}?timeout=5000{words}")
+}
+
+/// A host that was silent for a moment, as on a busy machine, is compared later, so something may be granted first.
+async fn until_refused(store: &Store) {
+    let is_refused = async || match store.lock("free").try_acquire().await {
+        Ok(guard) => {
+            let _ = guard.release().await;
+            false
+        }
+        Err(e) if e.kind() == ErrorKind::OtherStore => true,
+        Err(e) => {
+            assert!(e.is_retryable(), "{e}");
+            false
+        }
+    };
+    until(is_refused).await;
+}
+
+/// One database, one timeline, and two primaries: each has locks of its own.
+#[tokio::test]
+async fn a_copy_that_is_started_beside_its_primary_is_refused() {
+    bounded(async {
+        let (primary, standby) = pair().await;
+        let before = Store::new(of_both(&primary, &standby).await).ttl(LEASE);
+        let held = before.lock("a").acquire().await.unwrap();
+        start_as_copy(&standby).await;
+        let id = client(&primary).await.identity().unwrap();
+        assert_eq!(client(&standby).await.identity(), Some(id.clone()));
+        for hosts in [[primary.addr(), standby.addr()], [standby.addr(), primary.addr()]] {
+            for words in [String::new(), format!("&store={id}")] {
+                let url = url_of(hosts, &words);
+                // A host that was silent for a moment, as on a busy machine, is compared later.
+                let said = loop {
+                    match Postgres::connect(&url).await {
+                        Ok(store) => drop(store),
+                        Err(e) if e.kind() == ErrorKind::OtherStore => break e.to_string(),
+                        Err(e) => assert!(e.is_retryable(), "{e}"),
+                    }
+                };
+                assert!(hosts.iter().all(|host| said.contains(host)) && said.contains("a copy"), "{said}");
+            }
+        }
+        // Links that are there lead to the primary, as before.
+        held.confirm().await.unwrap();
+        for server in [&primary, &standby] {
+            let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = 'app'";
+            server.query(end).await.unwrap();
+        }
+        until_refused(&before).await;
+        standby.kill().await.unwrap();
+        until(async || held.confirm().await.is_ok()).await;
+        held.release().await.unwrap();
+    })
+    .await;
+}
+
+/// The copy is silent while a program connects.
+#[tokio::test]
+async fn a_copy_that_answers_later_is_refused_as_well() {
+    bounded(async {
+        let (primary, standby) = pair().await;
+        start_as_copy(&standby).await;
+        let slow = Proxy::to(standby.addr()).await.unwrap();
+        // Each of its answers, of which connecting takes several.
+        slow.delay_replies(Duration::from_millis(150));
+        let url = url_of([primary.addr(), slow.addr()], "");
+        match Postgres::connect(&url).await {
+            Ok(store) => until_refused(&Store::new(store).ttl(LEASE)).await,
+            Err(e) => assert_eq!(e.kind(), ErrorKind::OtherStore, "{e}"),
+        }
+    })
+    .await;
+}
+
+/// A program that has links finds the copy as it opens one more.
+#[tokio::test]
+async fn a_copy_is_refused_by_a_program_that_has_links_to_the_primary() {
+    bounded(async {
+        let (primary, standby) = pair().await;
+        let way = Proxy::to(primary.addr()).await.unwrap();
+        let url = url_of([standby.addr(), way.addr()], "");
+        let store = Store::new(connected(|| Postgres::connect(&url)).await).ttl(LEASE);
+        let held = store.lock("a").acquire().await.unwrap();
+        start_as_copy(&standby).await;
+        // Claims at once open further links.
+        let places = "SELECT count(*) FROM leasehold.place WHERE name LIKE 'b%'";
+        for round in 0..5 {
+            let all = (0..8).map(|n| store.lock(format!("b-{round}-{n}")).acquire());
+            for claimed in futures_util::future::join_all(all).await {
+                drop(claimed.unwrap());
+            }
+            assert_eq!(standby.number(places).await.unwrap(), 0);
+        }
+        held.confirm().await.unwrap();
+        way.disconnect().await;
+        until_refused(&store).await;
+    })
+    .await;
+}
+
+/// Two names of one server: after its restart it is still one.
+#[tokio::test]
+async fn a_server_with_two_names_may_be_restarted() {
+    bounded(async {
+        let server = server().await;
+        let [one, two] = [
+            Proxy::to(server.addr()).await.unwrap(),
+            Proxy::to(server.addr()).await.unwrap(),
+        ];
+        let url = url_of([one.addr(), two.addr()], "");
+        let store = Store::new(connected(|| Postgres::connect(&url)).await).ttl(LEASE);
+        for _ in 0..3 {
+            let held = store.lock("a").acquire().await.unwrap();
+            server.restart_with_data().await.unwrap();
+            until(async || held.confirm().await.is_ok()).await;
+            held.release().await.unwrap();
+        }
+    })
+    .await;
+}
+
+/// A server that says who it is, and not its timeline, as one with storage of its own may be.
+#[tokio::test]
+async fn a_server_that_does_not_tell_its_timeline_is_compared_all_the_same() {
+    bounded(async {
+        let [one, two] = [server().await, server().await];
+        let told = async |server: &Server| client(server).await.guarantees().warnings().to_vec();
+        let has = |warnings: &[String], words: &str| warnings.iter().any(|it| it.contains(words));
+        let id = client(&one).await.identity();
+        for server in [&one, &two] {
+            let revoke = "REVOKE EXECUTE ON FUNCTION pg_walfile_name(pg_lsn) FROM PUBLIC";
+            server.query(revoke).await.unwrap();
+        }
+        let warnings = told(&one).await;
+        assert!(
+            has(&warnings, "pg_walfile_name") && !has(&warnings, "GRANT"),
+            "{warnings:?}"
+        );
+        assert!(id.is_some() && client(&one).await.identity() == id);
+        let error = Postgres::connect(&url_of([one.addr(), two.addr()], ""))
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OtherStore, "{error}");
+        let revoke = "REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC";
+        one.query(revoke).await.unwrap();
+        let warnings = told(&one).await;
+        assert!(
+            has(&warnings, "GRANT EXECUTE ON FUNCTION pg_control_system()"),
+            "{warnings:?}"
+        );
+        assert_eq!(client(&one).await.identity(), None);
+        let pinned = url(&one, &format!("&store={}", id.unwrap()));
+        let error = Postgres::connect(&pinned).await.unwrap_err();
+        assert!(
+            error.kind() == ErrorKind::Unavailable && error.to_string().contains("GRANT EXECUTE"),
+            "{error}"
+        );
     })
     .await;
 }

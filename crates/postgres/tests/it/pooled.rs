@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::*;
-use leasehold_core::Store;
 use leasehold_core::backend::{Backend, Claimed, Renewal, WaitPolicy};
+use leasehold_core::{ErrorKind, Store};
 use leasehold_postgres::Postgres;
 use leasehold_postgres::client::{Client, NoTls, connect};
 use leasehold_testbed::{PgBouncer, PgBouncerOptions};
@@ -121,6 +121,76 @@ async fn one_that_is_restarted_is_connected_to_again() {
         granted(&store, &mine).await;
         pooler.restart_with_data().await.unwrap();
         until(async || store.release(&mine, None).await.is_ok()).await;
+    })
+    .await;
+}
+
+/// The pooler is pointed at another database while programs are connected: their links to it stay, and lead there.
+#[tokio::test]
+async fn an_answer_of_another_database_behind_the_pooler_is_not_taken() {
+    bounded(async {
+        for is_installed in [true, false] {
+            let [right, other] = [server().await, server().await];
+            if is_installed {
+                drop(client(&other).await);
+            }
+            let pooler = PgBouncer::start(&right).await.unwrap();
+            let store = behind(&pooler, "&listen=off").await;
+            let held = claim("held", WaitPolicy::Try);
+            let token = granted(&store, &held).await.token;
+            let lead = async |from: &Server, to: &Server| {
+                let port = |server: &Server| format!("port={}\n", server.port());
+                configure(&pooler, &port(from), &port(to));
+                pooler.console("RELOAD").await.unwrap();
+                pooler.console("RECONNECT").await.unwrap();
+            };
+            lead(&right, &other).await;
+            // What is sent until the pooler has closed its connections is still at the right one.
+            let mine = claim("b", WaitPolicy::Try);
+            until(async || match store.claim(&mine).await {
+                Ok(_) => false,
+                Err(e) if e.kind() == ErrorKind::OtherStore => true,
+                Err(e) => {
+                    assert!(e.is_retryable(), "{e}");
+                    false
+                }
+            })
+            .await;
+            let renewal = store.renew(&[lease(&held, token)]).await;
+            assert_eq!(renewal.unwrap_err().kind(), ErrorKind::OtherStore);
+            let schemas = "SELECT count(*) FROM pg_namespace WHERE nspname = 'leasehold'";
+            assert_eq!(
+                other.number(schemas).await.unwrap(),
+                u64::from(is_installed)
+            );
+            lead(&other, &right).await;
+            until(async || {
+                let answer = store.renew(&[lease(&held, token)]).await;
+                answer.is_ok_and(|answer| matches!(answer[0], Renewal::Renewed(_)))
+            })
+            .await;
+        }
+    })
+    .await;
+}
+
+/// A server behind the pooler is restarted: it is the same one.
+#[tokio::test]
+async fn a_server_behind_the_pooler_may_be_restarted() {
+    bounded(async {
+        let server = server().await;
+        let pooler = PgBouncer::start(&server).await.unwrap();
+        let store = behind(&pooler, "&listen=off").await;
+        let held = claim("held", WaitPolicy::Try);
+        let token = granted(&store, &held).await.token;
+        for _ in 0..2 {
+            server.restart_with_data().await.unwrap();
+            until(async || {
+                let answer = store.renew(&[lease(&held, token)]).await;
+                answer.is_ok_and(|answer| matches!(answer[0], Renewal::Renewed(_)))
+            })
+            .await;
+        }
     })
     .await;
 }

@@ -821,7 +821,7 @@ async fn functions_are_replaced_under_those_who_use_them() {
 }
 
 /// The reasons on the page of this store.
-const REASONS: [Reason; 19] = {
+const REASONS: [Reason; 20] = {
     use ErrorKind::{Denied, Invalid, Lost, Unavailable, Unsupported};
     [
         (
@@ -899,8 +899,14 @@ const REASONS: [Reason; 19] = {
         ),
         (
             POOLED_NO_DATABASE,
-            Unavailable,
+            Invalid,
             "SQLSTATE 08P01 database … does not exist",
+            "at once",
+        ),
+        (
+            POOLED_PASSWORD,
+            Denied,
+            "SQLSTATE 08P01 … authentication failed",
             "at once",
         ),
         (
@@ -945,6 +951,7 @@ const PASSWORD: &str = "The password is wrong, or there is no such user";
 const HBA: &str = "`pg_hba.conf` has no rule for the user, the database and the address, or only one for TLS (`hostssl`)";
 const NO_DATABASE: &str = "There is no such database";
 const POOLED_NO_DATABASE: &str = "There is no such database behind a PgBouncer";
+const POOLED_PASSWORD: &str = "A PgBouncer refuses the password, or does not know the user";
 const MISSING: &str = "The schema is missing, and the role may not make it";
 const THEIRS: &str = "The schema, or something in it, is somebody else's";
 const RESERVED: &str = "The name of the schema is a word of SQL";
@@ -1037,6 +1044,10 @@ async fn of_servers(judged: &Reasons) {
     let pooler = PgBouncer::start(&server).await.unwrap();
     let pooled = app("nowhere").replace(server.addr(), pooler.addr());
     reason(judged, POOLED_NO_DATABASE, &pooled).await;
+    for (user, password) in [(Server::USER, "wr0ng"), ("nobody", Server::PASSWORD)] {
+        let pooled = at(user, password, Server::DATABASE).replace(server.addr(), pooler.addr());
+        reason(judged, POOLED_PASSWORD, &pooled).await;
+    }
     drop(pooler);
     let standby = server.standby("follower").await.unwrap();
     reason(judged, STANDBY, &standby.url()).await;
