@@ -249,9 +249,9 @@ impl Link {
 
     /// Borrows a connection from a pool, and asks it who it is and in which state it is. One that
     /// somebody has left in a transaction, or with another encoding, is closed: it would take
-    /// what a claim has written back, or read another name. One that has another role than the first
-    /// one, or may not write, goes back to the pool, and the last one of several is closed. One that
-    /// leads to another database or a standby goes back. The limit applies to each step.
+    /// what a claim has written back, or read another name. One that has another role than the
+    /// first one, or may not write, goes back to the pool, and the last one of several is closed.
+    /// One that leads to another database or a standby goes back. The limit applies to each step.
     pub(crate) async fn borrow_from(
         pool: &dyn ConnectionPool,
         identity: &Arc<DatabaseIdentity>,

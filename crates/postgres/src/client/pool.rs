@@ -11,8 +11,9 @@
 //! runtime that uses the client therefore has connections and limits of its own. They end with it.
 //!
 //! One connection suffices for everything: if the server accepts no more, a request waits for one
-//! that is in use, and renewals come first. Other runtimes then close those that they do not use. A
-//! borrowed one goes back for another runtime only if its own has no place: it would come back late.
+//! that is in use, and renewals come first. Other runtimes then close those that they do not use.
+//! A borrowed one goes back for another runtime only if its own has no place: it would come back
+//! late.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -334,8 +335,8 @@ impl Pool {
         self.close_idle();
     }
 
-    /// Gives back the borrowed connections of other runtimes that do not need theirs: one of them may
-    /// have the only one that the pool lends.
+    /// Gives back the borrowed connections of other runtimes that do not need theirs: one of them
+    /// may have the only one that the pool lends.
     fn make_room(&self, needy: &Arc<InRuntime>) {
         self.each_home(|home| {
             if !std::ptr::eq(home, &**needy) && !home.places.any() {
