@@ -35,6 +35,15 @@ pub(crate) struct Session {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Role(String, String);
 
+impl Role {
+    /// Returns whether nobody has changed it since the login. A pool may log in by another name from
+    /// some time on, as with credentials that are made anew.
+    fn is_as(&self, first: &Role) -> bool {
+        let is_own = |role: &Role| role.0 == role.1;
+        self.0 == first.0 || is_own(self) && is_own(first)
+    }
+}
+
 /// All sessions that one client has borrowed.
 #[derive(Default)]
 pub(crate) struct Sessions {
@@ -74,12 +83,11 @@ impl Session {
 impl Sessions {
     /// The reason why this session is not for the store, if there is one.
     pub(crate) fn refusal(&self, session: &Session) -> Option<String> {
-        let role = self.role.get().filter(|first| **first != session.role);
-        if let Some(Role(first, first_login)) = role {
+        let other = self.role.get().filter(|first| !session.role.is_as(first));
+        if let Some(Role(first, _)) = other {
             let Role(role, login) = &session.role;
             return Some(format!(
-                "of the role {role}, logged in as {login}, and the first one was of the role {first}, logged in as {first_login} (SET ROLE, \
-                 SET SESSION AUTHORIZATION)"
+                "of the role {role}, logged in as {login}, and the first one was of the role {first} (SET ROLE)"
             ));
         }
         let why = "that are read-only (default_transaction_read_only)";
@@ -137,9 +145,12 @@ mod tests {
         assert!(sessions.refusal(&with(2, "other")).is_none());
         sessions.admit(session(usual));
         assert!(session(usual).defect().is_none() && sessions.refusal(&session(usual)).is_none());
-        for (nth, value) in [(2, "other"), (3, "other")] {
-            let why = sessions.refusal(&with(nth, value)).unwrap();
-            assert!(why.contains("other") && why.contains("app"), "{why}");
+        let why = sessions.refusal(&with(2, "other")).unwrap();
+        assert!(why.contains("other") && why.contains("app"), "{why}");
+        // The pool has new credentials.
+        for (role, login) in [("app", "app2"), ("app2", "app2")] {
+            let renewed = session(["t", "UTF8", role, login, "off", "on", "f"]);
+            assert!(sessions.refusal(&renewed).is_none());
         }
         assert!(Session::read(&[None]).is_none());
     }
