@@ -131,7 +131,7 @@ async fn what_is_wrong_with_it_is_said_at_once() {
 /// The client sends a third of all requests to the member that is down.
 #[tokio::test]
 async fn a_member_that_is_down_costs_no_hold_and_no_waiter() {
-    within(100, async {
+    within(120, async {
         let cluster = testbed::Etcd::cluster(3).await.unwrap();
         let options = ConnectOptions::new().with_require_leader(true);
         let options = options.with_keep_alive(Duration::from_secs(2), Duration::from_secs(1));
@@ -143,7 +143,7 @@ async fn a_member_that_is_down_costs_no_hold_and_no_waiter() {
                 .await
                 .unwrap(),
         );
-        let ttl = Duration::from_secs(10);
+        let ttl = Duration::from_secs(15);
         let guard = store.lock("a").ttl(ttl).acquire().await.unwrap();
         let waiter = tokio::spawn(store.lock("a").ttl(ttl).acquire());
         until_waiting(&store, "a", 1).await;
