@@ -22,9 +22,11 @@ async fn pair() -> (Server, Server) {
     (primary, standby)
 }
 
+/// All that was committed is at the standby. Behind a switch of segments the position at which the
+/// next record is inserted is ahead of that, until a record comes.
 async fn caught_up(primary: &Server) {
     let behind =
-        "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_insert_lsn()";
+        "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_flush_lsn()";
     until(async || primary.number(behind).await.unwrap() == 1).await;
 }
 

@@ -425,7 +425,7 @@ async fn waiters_are_served_when_the_pooler_goes_to_another_server_than_notifica
         let (one, two) = (one.await, two.await);
         assert!(one.guarantees().pushed_wake() && two.guarantees().pushed_wake());
         let standby = primary.standby("one").await.unwrap();
-        let behind_by = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_insert_lsn()";
+        let behind_by = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_flush_lsn()";
         until(async || primary.number(behind_by).await.unwrap() == 1).await;
         standby.promote().await.unwrap();
         let port = |server: &Server| format!("port={}\n", server.port());
