@@ -215,7 +215,8 @@ pub(crate) async fn guarantees(args: Guarantees) -> io::Result<Exit> {
         };
         row("a shortest hold is kept", kept.into());
         if let Some(connections) = g.connections() {
-            let (most, idle) = (connections.at_most, connections.idle);
+            let most = connections.at_most;
+            let idle = connections.idle;
             row("connections", format!("at most {most}, {idle} while idle"));
         }
         let notes = if g.notes().is_empty() {

@@ -167,7 +167,8 @@ impl Plain {
                 drop((turn, claiming));
                 return Ok((0, self.refused(claim, &lock, &looked).await?));
             }
-            let (seen, fence) = (&looked.lock, looked.fence);
+            let seen = &looked.lock;
+            let fence = looked.fence;
             let is_late = fence.is_none_or(|fence| fence + LATE < seen.now);
             if !is_exact && is_late && seen.holder.is_none() {
                 exactly = 1;

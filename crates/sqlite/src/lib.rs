@@ -139,7 +139,8 @@ impl Sqlite {
         let client = match at_once {
             Some(client) => client,
             None => {
-                let (identity, notifier) = (identity.clone(), notifier.clone());
+                let identity = identity.clone();
+                let notifier = notifier.clone();
                 Handle::start(path.clone(), identity, notifier, config.looks).await?
             }
         };

@@ -167,7 +167,8 @@ async fn a_signal_ends_the_wait_for_a_store_that_is_away() {
     let stage = support::on_url("redis://127.0.0.1:1".into());
     let folder = tempfile::tempdir().unwrap();
     let path = |of: &str| folder.path().join(of);
-    let (ran, report) = (path("ran"), path("report"));
+    let ran = path("ran");
+    let report = path("report");
     let program = format!("touch {}", ran.display());
     let report_words = report.display().to_string();
     for words in [

@@ -141,7 +141,8 @@ mod tests {
     async fn a_store_that_comes_is_connected_to_and_the_wait_is_told_once() {
         for patience in [10 * SECOND, Duration::MAX] {
             for kind in [ErrorKind::Unavailable, ErrorKind::Ambiguous] {
-                let (time, away) = (VirtualClock::new(), Away::default());
+                let time = VirtualClock::new();
+                let away = Away::default();
                 let there = time.clock().now() + 2 * SECOND;
                 let connecting = away.connect(patience, &time, async |n| {
                     match time.clock().now() < there {
@@ -159,7 +160,8 @@ mod tests {
 
     #[tokio::test]
     async fn its_own_reason_and_the_time_are_told_when_patience_is_over() {
-        let (time, away) = (VirtualClock::new(), Away::default());
+        let time = VirtualClock::new();
+        let away = Away::default();
         let connecting = away.connect(3 * SECOND, &time, async |_| failure(ErrorKind::Unavailable));
         let (answer, took) = within_a_minute(&time, connecting).await;
         let error = answer.unwrap_err();
@@ -180,7 +182,8 @@ mod tests {
 
     #[tokio::test]
     async fn without_patience_there_is_one_attempt_and_its_error() {
-        let (time, away) = (VirtualClock::new(), Away::default());
+        let time = VirtualClock::new();
+        let away = Away::default();
         let connecting = away.connect(Duration::ZERO, &time, async |_| {
             failure(ErrorKind::Unavailable)
         });
@@ -193,7 +196,8 @@ mod tests {
     /// The first attempt has the time limit of its store, and no later one lasts beyond the end.
     #[tokio::test]
     async fn a_silent_store_does_not_prolong_it() {
-        let (time, away) = (VirtualClock::new(), Away::default());
+        let time = VirtualClock::new();
+        let away = Away::default();
         let connecting = away.connect(5 * SECOND, &time, async |n| {
             time.clock().sleep(3 * SECOND).await;
             match n {
@@ -208,7 +212,8 @@ mod tests {
         );
         assert_eq!((away.attempts.get(), took), (2, 5.0));
         // One that takes longer than all patience is not repeated.
-        let (time, away) = (VirtualClock::new(), Away::default());
+        let time = VirtualClock::new();
+        let away = Away::default();
         let connecting = away.connect(SECOND, &time, async |_| {
             time.clock().sleep(3 * SECOND).await;
             failure(ErrorKind::Unavailable)
@@ -234,7 +239,8 @@ mod tests {
             Unsupported,
         ] {
             for attempts in [1, 4] {
-                let (time, away) = (VirtualClock::new(), Away::default());
+                let time = VirtualClock::new();
+                let away = Away::default();
                 let connecting = away.connect(Duration::MAX, &time, async |n| {
                     failure(if n < attempts {
                         ErrorKind::Unavailable

@@ -359,7 +359,8 @@ impl Lender {
         limit: Duration,
         permit: OwnedSemaphorePermit,
     ) -> impl Future<Output = Result<Taken, Failure>> + Send + 'static {
-        let (pool, identity) = (self.pool.clone(), self.identity.clone());
+        let pool = self.pool.clone();
+        let identity = self.identity.clone();
         let sessions = self.sessions.clone();
         async move {
             let link = Link::borrow_from(&*pool, &identity, &sessions, limit, permit).await?;

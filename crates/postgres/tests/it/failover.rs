@@ -32,7 +32,9 @@ async fn caught_up(primary: &Server) {
 
 /// The standby is named first.
 async fn of_both(primary: &Server, standby: &Server) -> Postgres {
-    let (user, password, database) = (Server::USER, Server::PASSWORD, Server::DATABASE);
+    let user = Server::USER;
+    let password = Server::PASSWORD;
+    let database = Server::DATABASE;
     let hosts = format!("{},{}", standby.addr(), primary.addr());
     let url = format!(
         "postgres://{user}:{password}@{hosts}/{database}?timeout=5000&target_session_attrs=read-write"
@@ -112,7 +114,9 @@ async fn of_two_primaries_the_promoted_one_is_used() {
 async fn hosts_that_are_different_databases_are_refused() {
     bounded(async {
         let [one, two] = [server().await, server().await];
-        let (user, password, database) = (Server::USER, Server::PASSWORD, Server::DATABASE);
+        let user = Server::USER;
+        let password = Server::PASSWORD;
+        let database = Server::DATABASE;
         let hosts = format!("{},{}", one.addr(), two.addr());
         let url = format!("postgres://{user}:{password}@{hosts}/{database}?timeout=5000");
         let error = Postgres::connect(&url).await.unwrap_err();
@@ -143,7 +147,9 @@ async fn start_as_copy(standby: &Server) {
 }
 
 fn url_of(hosts: [&str; 2], words: &str) -> String {
-    let (user, password, database) = (Server::USER, Server::PASSWORD, Server::DATABASE);
+    let user = Server::USER;
+    let password = Server::PASSWORD;
+    let database = Server::DATABASE;
     let hosts = hosts.join(",");
     format!("postgres://{user}:{password}@{hosts}/{database}?timeout=5000{words}")
 }
@@ -337,7 +343,9 @@ async fn a_hold_is_renewed_in_its_own_database_while_the_address_leads_to_anothe
     bounded(async {
         let [right, other] = [server().await, server().await];
         let proxy = Proxy::to(right.addr()).await.unwrap();
-        let (user, password, database) = (Server::USER, Server::PASSWORD, Server::DATABASE);
+        let user = Server::USER;
+        let password = Server::PASSWORD;
+        let database = Server::DATABASE;
         let at = proxy.addr();
         let url = format!("postgres://{user}:{password}@{at}/{database}?timeout=5000");
         let ttl = Duration::from_secs(3);
@@ -402,7 +410,9 @@ async fn of_two_primaries_the_promoted_one_is_used_also_if_the_first_is_slow() {
         standby.promote().await.unwrap();
         let slow = Proxy::to(primary.addr()).await.unwrap();
         slow.delay_replies(Duration::from_millis(500));
-        let (user, password, database) = (Server::USER, Server::PASSWORD, Server::DATABASE);
+        let user = Server::USER;
+        let password = Server::PASSWORD;
+        let database = Server::DATABASE;
         let url = |first: &str| {
             let hosts = format!("{first},{}", standby.addr());
             format!("postgres://{user}:{password}@{hosts}/{database}?timeout=5000")
@@ -443,7 +453,9 @@ async fn a_promoted_host_that_answers_later_takes_the_place_of_the_former_primar
         let slow = Proxy::to(standby.addr()).await.unwrap();
         // Each of its answers, of which connecting takes several.
         slow.delay_replies(Duration::from_millis(150));
-        let (user, password, database) = (Server::USER, Server::PASSWORD, Server::DATABASE);
+        let user = Server::USER;
+        let password = Server::PASSWORD;
+        let database = Server::DATABASE;
         let hosts = format!("{},{}", primary.addr(), slow.addr());
         let url = format!("postgres://{user}:{password}@{hosts}/{database}?timeout=5000");
         let store = Store::new(connected(|| Postgres::connect(&url)).await).ttl(LEASE);
@@ -467,7 +479,9 @@ async fn a_program_whose_links_break_moves_to_the_promoted_host() {
     bounded(async {
         let (primary, standby) = pair().await;
         let way = Proxy::to(primary.addr()).await.unwrap();
-        let (user, password, database) = (Server::USER, Server::PASSWORD, Server::DATABASE);
+        let user = Server::USER;
+        let password = Server::PASSWORD;
+        let database = Server::DATABASE;
         let hosts = format!("{},{}", way.addr(), standby.addr());
         let url = format!("postgres://{user}:{password}@{hosts}/{database}?timeout=5000");
         let store = Store::new(connected(|| Postgres::connect(&url)).await).ttl(LEASE);

@@ -267,7 +267,8 @@ async fn one_connection_is_kept_and_the_others_go_back() {
                 claimed.unwrap();
             }
             // The program has the two others at once.
-            let (one, two) = (taken(&pool).await, taken(&pool).await);
+            let one = taken(&pool).await;
+            let two = taken(&pool).await;
             let third = tokio::time::timeout(Duration::from_millis(300), pool.get()).await;
             assert!(third.is_err(), "{} has three", pool.name());
             // And the store goes on with what it has.
@@ -665,7 +666,8 @@ async fn a_session_of_another_role_goes_back_for_one_of_the_first_role() {
             let kept =
                 "SELECT pid FROM pg_stat_activity WHERE usename = 'app' AND query LIKE '%claim_1%'";
             let kept = server.number(kept).await.unwrap();
-            let (mut one, other) = (taken(&pool).await, taken(&pool).await);
+            let mut one = taken(&pool).await;
+            let other = taken(&pool).await;
             one.simple_query("SET ROLE other").await.unwrap();
             drop(one);
             drop(other);
@@ -899,7 +901,8 @@ async fn a_waiter_is_told_over_a_connection_of_its_own_or_polls() {
                     false => patient(),
                 };
                 let [one, two] = [(); 2].map(|()| connected(|| pool.over(options.clone())));
-                let (one, two) = (one.await, two.await);
+                let one = one.await;
+                let two = two.await;
                 assert_eq!(two.guarantees().pushed_wake(), listens);
                 // A waiter that is not told, and does not poll, is not served in time.
                 let [one, two] =

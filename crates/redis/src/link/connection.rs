@@ -181,7 +181,7 @@ impl Connection {
         self.wire().map(|wire| wire.server.clone())
     }
 
-    /// The same of the connection of this number, if it is the current one.
+    /// The identity of the server of the connection of this number, if it is the current one.
     pub(crate) fn server_of(&self, nth: u64) -> Result<Arc<str>> {
         self.wire_of(Some(nth)).map(|wire| wire.server.clone())
     }

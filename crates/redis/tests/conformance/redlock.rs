@@ -96,7 +96,7 @@ impl World {
         ))
     }
 
-    /// The same, with clients that come by proxies.
+    /// Nodes behind proxies that refuse keys which a script does not declare.
     pub async fn start_declared(persistent: bool) -> Arc<dyn Harness> {
         let options = RedisOptions {
             persistent,

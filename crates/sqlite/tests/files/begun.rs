@@ -428,7 +428,7 @@ pub(crate) fn a_foreign_program_is_slow_to_open_them() {
     });
 }
 
-/// The same, and it is the first that opens the index since all clients have gone: the next client waits until it ends.
+/// A foreign program is the first that opens the index since all clients have gone: the next client waits until it ends.
 pub(crate) fn a_foreign_program_is_slower_than_all_clients() {
     let place = Place::new();
     run(async {

@@ -956,7 +956,8 @@ async fn a_fault_of_a_node_at_any_write_of_a_change_makes_no_two_holders() {
         for (fault, write, name) in cells {
             for (old, new) in [("abc", "abcd"), ("abcd", "abc")] {
                 let cell = format!("{fault:?} {name} {write}, {old} to {new}");
-                let (node, way) = (all.node(name), &ways[Cluster::place(name)]);
+                let node = all.node(name);
+                let way = &ways[Cluster::place(name)];
                 let [from, to] =
                     [old, new].map(|list| Config::from_url(&all.patient_url(list, 300)).unwrap());
                 let change = change_nodes(&from, &to, drop);
