@@ -197,7 +197,8 @@ impl Link {
         match self.identity.follow(&who) {
             Ok(era) => self.leads_to(era),
             Err(e) => {
-                self.cut();
+                // It did not break: that would speak for a server that was restarted.
+                self.end();
                 return Err(e);
             }
         }
@@ -495,9 +496,13 @@ impl Link {
         matches!(&self.carrier, Carrier::Lent(lent) if lent.is_useless())
     }
 
-    /// Closes the socket, also while requests are under way.
+    /// Closes the socket of a connection that broke, also while requests are under way.
     pub(crate) fn cut(&self) {
         self.identity.interrupted();
+        self.end();
+    }
+
+    fn end(&self) {
         self.is_cut.store(true, Ordering::Release);
         match &self.carrier {
             Carrier::Own(_, driver) => driver.abort(),

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 const LEASE: Duration = Duration::from_secs(60);
 
 /// A primary and a standby that has all of its data.
-async fn pair() -> (Server, Server) {
+pub(crate) async fn pair() -> (Server, Server) {
     let primary = server().await;
     drop(client(&primary).await);
     let standby = primary.standby("one").await.unwrap();
@@ -140,7 +140,7 @@ async fn hosts_that_are_different_databases_are_refused() {
 }
 
 /// Makes a primary of a standby without a promotion, as a copy of the data is that somebody starts: it writes the same timeline.
-async fn start_as_copy(standby: &Server) {
+pub(crate) async fn start_as_copy(standby: &Server) {
     standby.stop().await.unwrap();
     fs::remove_file(standby.data().join("standby.signal")).unwrap();
     standby.start_again().await.unwrap();
