@@ -473,6 +473,33 @@ async fn a_promoted_host_that_answers_later_takes_the_place_of_the_former_primar
     .await;
 }
 
+/// The promoted host cannot be reached while a program connects, nor when it is asked again.
+#[tokio::test]
+async fn a_promoted_host_that_was_cut_off_takes_the_place_of_the_former_primary() {
+    bounded(async {
+        let (primary, standby) = pair().await;
+        standby.promote().await.unwrap();
+        let way = Proxy::to(standby.addr()).await.unwrap();
+        way.hold();
+        let url = url_of([primary.addr(), way.addr()], "").replace("5000", "1000");
+        let store = Store::new(connected(|| Postgres::connect(&url)).await).ttl(LEASE);
+        let before = way.connections();
+        until(async || way.connections() > before + 1).await;
+        way.heal().await;
+        until(async || {
+            let Ok(guard) = store.lock("a").try_acquire().await else {
+                return false;
+            };
+            let held = "SELECT count(*) FROM leasehold.place";
+            let is_there = standby.number(held).await.is_ok_and(|held| held == 1);
+            let _ = guard.release().await;
+            is_there
+        })
+        .await;
+    })
+    .await;
+}
+
 /// A standby is promoted while its primary lives, and a program goes on over its links. Once they break it compares the hosts again.
 #[tokio::test]
 async fn a_program_whose_links_break_moves_to_the_promoted_host() {
