@@ -406,10 +406,36 @@ async fn who_may_not_ask_for_replicas_is_refused_at_the_start() {
             let error = Redis::connect(&format!("{url}?min_replicas=1")).await;
             let error = error.unwrap_err();
             assert!(
-                error.kind() == ErrorKind::Denied && error.to_string().contains(&format!("+{right}")),
+                error.kind() == ErrorKind::Denied
+                    && error.to_string().contains(&format!("+{right}")),
                 "{error:?}"
             );
         }
+    })
+    .await;
+}
+
+/// A user that may not ask whether a replica takes writes uses none: it would be granted there what the primary grants too.
+#[tokio::test]
+async fn who_may_not_ask_whether_a_replica_takes_writes_uses_none() {
+    bounded(async {
+        let server = server().await;
+        let user = [
+            "ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-info",
+        ];
+        for command in [
+            &user[..],
+            &["CONFIG", "SET", "replica-read-only", "no"],
+            &["REPLICAOF", "127.0.0.1", "1"],
+        ] {
+            server.command(command).await.unwrap();
+        }
+        let error = Redis::connect(&format!("redis://app:pw@{}", server.addr())).await;
+        let error = error.unwrap_err();
+        assert!(
+            error.kind() == ErrorKind::Denied && error.to_string().contains("+info"),
+            "{error:?}"
+        );
     })
     .await;
 }
