@@ -158,8 +158,8 @@ pub trait PooledConnection: Send + 'static {
     async fn simple_query(&mut self, sql: &str) -> Result<Vec<Vec<Option<String>>>, PoolError>;
 
     /// Gives the connection back, in the state in which it was lent. The future ends when the pool
-    /// has it. It may be dropped, and the connection then goes back all the same. A pool that has
-    /// the connection back as soon as it is dropped does not need this.
+    /// has it. It is dropped after five seconds, or before; the connection then goes back, or ends,
+    /// all the same. A pool that has the connection back as soon as it is dropped does not need this.
     fn give_back(self: Box<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         drop(self);
         Box::pin(ready(()))

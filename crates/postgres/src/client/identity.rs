@@ -307,9 +307,15 @@ impl DatabaseIdentity {
         (self.compared.load(Relaxed) < now).then_some(now)
     }
 
-    /// Notes that the hosts were compared with each other.
-    pub(crate) fn settle(&self, since: u64) {
-        self.compared.fetch_max(since, Relaxed);
+    /// Notes that the hosts were compared with each other. Returns whether no other comparison has
+    /// settled this before.
+    pub(crate) fn settle(&self, since: u64) -> bool {
+        self.compared.fetch_max(since, Relaxed) < since
+    }
+
+    /// Returns whether the comparison of this number is the last one.
+    pub(crate) fn is_settled(&self, since: u64) -> bool {
+        self.compared.load(Relaxed) == since
     }
 
     /// Returns whether a connection to the primary of this number leads to a former primary by now.

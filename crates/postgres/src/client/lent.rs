@@ -6,16 +6,22 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use leasehold_core::ErrorKind::Unavailable;
 use leasehold_core::support::locked;
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
 
 use crate::client::answer::Row;
 use crate::client::request::Request;
 use crate::error::Failure;
 use crate::pool::PooledConnection;
+
+/// The time in which a pool takes a connection back. One that asks it first whether it lives may
+/// wait for an answer that never comes.
+const RETURN: Duration = Duration::from_secs(5);
 
 /// A connection of a pool, until it is dropped.
 pub(crate) struct Lent {
@@ -157,7 +163,8 @@ impl Drop for InUse<'_> {
     }
 }
 
-/// The permit ends once the pool has the connection back, so that no further one is opened before.
+/// The permit ends once the pool has the connection back, so that no further one is opened before,
+/// or has not taken it for too long.
 impl Drop for Lent {
     fn drop(&mut self) {
         let Some(connection) = locked(&self.connection).take() else {
@@ -167,7 +174,7 @@ impl Drop for Lent {
         let _here = self.runtime.enter();
         let given_back = connection.give_back();
         self.runtime.spawn(async move {
-            given_back.await;
+            let _ = timeout(RETURN, given_back).await;
             drop(permit);
         });
     }

@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_postgres::config::SslMode;
 use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Client, Config as Settings, NoTls, Notification};
@@ -36,6 +36,8 @@ use crate::pool::{ConnectionPool, PoolError, simple_query};
 const STEP: Duration = Duration::from_millis(300);
 /// The number of parts in which that time passes where hosts are compared.
 const TICKS: u32 = 10;
+/// The longest pause before a host that did not answer is asked again.
+const PAUSE: Duration = Duration::from_secs(30);
 
 /// The number of borrowed connections that are looked at for one that is fit for requests.
 const ATTEMPTS: usize = 3;
@@ -144,28 +146,52 @@ impl Link {
         }
         drop(each);
         let opened = latest(server, all, limit).await?;
-        server.identity.settle(since);
-        Link::compare_later(server, late, limit);
+        if server.identity.settle(since) {
+            Link::compare_later(server, since, late, limit);
+        }
         Ok(opened)
     }
 
-    /// Compares these hosts when they answer. If one of them is a standby that was promoted, the
-    /// connections to the former primary are not used any more. If one is another primary of the
-    /// same timeline, none is used before all hosts were compared again.
-    fn compare_later(server: &Server, late: Vec<Host>, limit: Duration) {
+    /// Compares these hosts when they answer, however late that is, unless all are compared anew
+    /// before. If one of them is a standby that was promoted, the connections to the former primary
+    /// are not used any more. If one is another primary of the same timeline, none is used before
+    /// all hosts were compared again.
+    fn compare_later(server: &Server, since: u64, late: Vec<Host>, limit: Duration) {
         for host in late {
-            let server = server.clone();
+            // Between two questions this keeps nothing of the client alive.
+            let identity = Arc::downgrade(&server.identity);
+            let mut server = server.clone();
+            server.identity = Arc::default();
             tokio::spawn(async move {
-                let Ok((_, who)) = Link::introduced(&server, &host, limit).await else {
-                    return;
-                };
-                // An event tells of a host that is another database.
-                if let Ok(None) = server.identity.check(&who) {
-                    server.identity.doubt();
-                    server.identity.leave();
+                let mut pause = limit;
+                while let Some(identity) = identity.upgrade()
+                    && identity.is_settled(since)
+                {
+                    server.identity = identity;
+                    match Link::state_of(&server, &host, limit).await {
+                        Err(e) if e.kind() == Unavailable => {}
+                        Ok(who) if !who.is_standby => {
+                            // An event tells of a host that is another database.
+                            if let Ok(None) = server.identity.check(&who) {
+                                server.identity.doubt();
+                                server.identity.leave();
+                            }
+                            return;
+                        }
+                        _ => return,
+                    }
+                    server.identity = Arc::default();
+                    sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE);
                 }
             });
         }
+    }
+
+    /// Asks this host who it is, over a connection of its own.
+    async fn state_of(server: &Server, host: &Host, limit: Duration) -> Result<Who> {
+        let (link, _) = Link::open_at(server, host, limit).await?;
+        link.ask_identity(limit).await
     }
 
     /// Connects, and asks the server who it is.
@@ -197,7 +223,8 @@ impl Link {
         match self.identity.follow(&who) {
             Ok(era) => self.leads_to(era),
             Err(e) => {
-                self.cut();
+                // It did not break: that would speak for a server that was restarted.
+                self.end();
                 return Err(e);
             }
         }
@@ -495,9 +522,13 @@ impl Link {
         matches!(&self.carrier, Carrier::Lent(lent) if lent.is_useless())
     }
 
-    /// Closes the socket, also while requests are under way.
+    /// Closes the socket of a connection that broke, also while requests are under way.
     pub(crate) fn cut(&self) {
         self.identity.interrupted();
+        self.end();
+    }
+
+    fn end(&self) {
         self.is_cut.store(true, Ordering::Release);
         match &self.carrier {
             Carrier::Own(_, driver) => driver.abort(),

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 const LEASE: Duration = Duration::from_secs(60);
 
 /// A primary and a standby that has all of its data.
-async fn pair() -> (Server, Server) {
+pub(crate) async fn pair() -> (Server, Server) {
     let primary = server().await;
     drop(client(&primary).await);
     let standby = primary.standby("one").await.unwrap();
@@ -140,7 +140,7 @@ async fn hosts_that_are_different_databases_are_refused() {
 }
 
 /// Makes a primary of a standby without a promotion, as a copy of the data is that somebody starts: it writes the same timeline.
-async fn start_as_copy(standby: &Server) {
+pub(crate) async fn start_as_copy(standby: &Server) {
     standby.stop().await.unwrap();
     fs::remove_file(standby.data().join("standby.signal")).unwrap();
     standby.start_again().await.unwrap();
@@ -459,6 +459,33 @@ async fn a_promoted_host_that_answers_later_takes_the_place_of_the_former_primar
         let hosts = format!("{},{}", primary.addr(), slow.addr());
         let url = format!("postgres://{user}:{password}@{hosts}/{database}?timeout=5000");
         let store = Store::new(connected(|| Postgres::connect(&url)).await).ttl(LEASE);
+        until(async || {
+            let Ok(guard) = store.lock("a").try_acquire().await else {
+                return false;
+            };
+            let held = "SELECT count(*) FROM leasehold.place";
+            let is_there = standby.number(held).await.is_ok_and(|held| held == 1);
+            let _ = guard.release().await;
+            is_there
+        })
+        .await;
+    })
+    .await;
+}
+
+/// The promoted host cannot be reached while a program connects, nor when it is asked again.
+#[tokio::test]
+async fn a_promoted_host_that_was_cut_off_takes_the_place_of_the_former_primary() {
+    bounded(async {
+        let (primary, standby) = pair().await;
+        standby.promote().await.unwrap();
+        let way = Proxy::to(standby.addr()).await.unwrap();
+        way.hold();
+        let url = url_of([primary.addr(), way.addr()], "").replace("5000", "1000");
+        let store = Store::new(connected(|| Postgres::connect(&url)).await).ttl(LEASE);
+        let before = way.connections();
+        until(async || way.connections() > before + 1).await;
+        way.heal().await;
         until(async || {
             let Ok(guard) = store.lock("a").try_acquire().await else {
                 return false;

@@ -5,6 +5,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::failover::{pair, start_as_copy};
 use crate::support::*;
 use leasehold_core::backend::{Backend, Claimed, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, Store};
@@ -125,6 +126,14 @@ async fn one_that_is_restarted_is_connected_to_again() {
     .await;
 }
 
+/// Points a pooler at another server. The links of its clients stay.
+async fn lead(pooler: &PgBouncer, from: &Server, to: &Server) {
+    let port = |server: &Server| format!("port={}\n", server.port());
+    configure(pooler, &port(from), &port(to));
+    pooler.console("RELOAD").await.unwrap();
+    pooler.console("RECONNECT").await.unwrap();
+}
+
 /// The pooler is pointed at another database while programs are connected: their links to it stay, and lead there.
 #[tokio::test]
 async fn an_answer_of_another_database_behind_the_pooler_is_not_taken() {
@@ -138,13 +147,7 @@ async fn an_answer_of_another_database_behind_the_pooler_is_not_taken() {
             let store = behind(&pooler, "&listen=off").await;
             let held = claim("held", WaitPolicy::Try);
             let token = granted(&store, &held).await.token;
-            let lead = async |from: &Server, to: &Server| {
-                let port = |server: &Server| format!("port={}\n", server.port());
-                configure(&pooler, &port(from), &port(to));
-                pooler.console("RELOAD").await.unwrap();
-                pooler.console("RECONNECT").await.unwrap();
-            };
-            lead(&right, &other).await;
+            lead(&pooler, &right, &other).await;
             // What is sent until the pooler has closed its connections is still at the right one.
             let mine = claim("b", WaitPolicy::Try);
             until(async || match store.claim(&mine).await {
@@ -163,13 +166,54 @@ async fn an_answer_of_another_database_behind_the_pooler_is_not_taken() {
                 other.number(schemas).await.unwrap(),
                 u64::from(is_installed)
             );
-            lead(&other, &right).await;
+            lead(&pooler, &other, &right).await;
             until(async || {
                 let answer = store.renew(&[lease(&held, token)]).await;
                 answer.is_ok_and(|answer| matches!(answer[0], Renewal::Renewed(_)))
             })
             .await;
         }
+    })
+    .await;
+}
+
+/// A copy of the data was started, and the pooler leads back to the server that it was made of: nothing broke, so that was not restarted.
+#[tokio::test]
+async fn no_answer_of_a_server_that_was_copied_is_taken_however_often_it_is_asked() {
+    bounded(async {
+        let (primary, copy) = pair().await;
+        start_as_copy(&copy).await;
+        let pooler = PgBouncer::start(&copy).await.unwrap();
+        // An answer that is late would break a link.
+        let url = format!("{}?timeout=60000&listen=off", pooler.url());
+        let store = client_at(&url).await;
+        granted(&store, &claim("held", WaitPolicy::Try)).await;
+        lead(&pooler, &copy, &primary).await;
+        let asked = async |name: String| {
+            let mine = claim(&name, WaitPolicy::Try);
+            let places = format!("SELECT count(*) FROM leasehold.place WHERE name = '{name}'");
+            match store.claim(&mine).await {
+                // Some connection of the pooler still leads to the copy.
+                Ok(_) => {
+                    assert_eq!(copy.number(&places).await.unwrap(), 1, "{name}");
+                    false
+                }
+                Err(e) => {
+                    let is_refused = e.kind() == ErrorKind::OtherStore;
+                    assert!(is_refused || e.is_retryable(), "{e}");
+                    is_refused
+                }
+            }
+        };
+        let mut refused = 0;
+        for n in 0.. {
+            refused += u32::from(asked(format!("free-{n}")).await);
+            if refused == 10 {
+                break;
+            }
+        }
+        lead(&pooler, &primary, &copy).await;
+        until(async || !asked("last".to_owned()).await).await;
     })
     .await;
 }

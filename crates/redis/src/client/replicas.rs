@@ -26,7 +26,7 @@ pub(crate) struct Replicas {
 pub(crate) struct Baseline {
     /// The number of the connection.
     nth: u64,
-    /// The id of the server's history; `None` if the user may not ask for it (`INFO`).
+    /// The id of the server's history; `None` if the server does not say it.
     history: Option<Arc<str>>,
 }
 
@@ -47,11 +47,13 @@ impl Replicas {
             return Err(junk("WAIT"));
         };
         // A missing right is reported now: when replicas are first waited for, a claim is stored
-        // already.
-        if let Err(e) = connection.refusal(may)
-            && matches!(e.kind(), ErrorKind::Denied | ErrorKind::Unsupported)
-        {
-            return Err(e);
+        // already, and without the other answer those of another server would count.
+        for answer in [may, history.clone()] {
+            if let Err(e) = connection.refusal(answer)
+                && matches!(e.kind(), ErrorKind::Denied | ErrorKind::Unsupported)
+            {
+                return Err(e);
+            }
         }
         Ok(Some(Replicas {
             connection,

@@ -389,19 +389,51 @@ async fn follow(replica: &Server, of: &Server) {
     until_synced(of, replica).await;
 }
 
-/// A user without `WAIT` is refused before a claim is there that nobody acknowledges.
+/// A user without `WAIT` is refused before a claim is there that nobody acknowledges, and one without `INFO`, since the replicas of any server
+/// at the address would acknowledge it.
 #[tokio::test]
 async fn who_may_not_ask_for_replicas_is_refused_at_the_start() {
     bounded(async {
         let server = server().await;
+        for right in ["wait", "info"] {
+            let without = format!("-{right}");
+            let user = [
+                "ACL", "SETUSER", right, "on", ">pw", "~*", "&*", "+@all", &without,
+            ];
+            server.command(&user).await.unwrap();
+            let url = format!("redis://{right}:pw@{}", server.addr());
+            Redis::connect(&url).await.unwrap();
+            let error = Redis::connect(&format!("{url}?min_replicas=1")).await;
+            let error = error.unwrap_err();
+            assert!(
+                error.kind() == ErrorKind::Denied
+                    && error.to_string().contains(&format!("+{right}")),
+                "{error:?}"
+            );
+        }
+    })
+    .await;
+}
+
+/// A user that may not ask whether a replica takes writes uses none: it would be granted there what the primary grants too.
+#[tokio::test]
+async fn who_may_not_ask_whether_a_replica_takes_writes_uses_none() {
+    bounded(async {
+        let server = server().await;
         let user = [
-            "ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-wait",
+            "ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-info",
         ];
-        server.command(&user).await.unwrap();
-        let url = format!("redis://app:pw@{}?min_replicas=1", server.addr());
-        let error = Redis::connect(&url).await.unwrap_err();
+        for command in [
+            &user[..],
+            &["CONFIG", "SET", "replica-read-only", "no"],
+            &["REPLICAOF", "127.0.0.1", "1"],
+        ] {
+            server.command(command).await.unwrap();
+        }
+        let error = Redis::connect(&format!("redis://app:pw@{}", server.addr())).await;
+        let error = error.unwrap_err();
         assert!(
-            error.kind() == ErrorKind::Denied && error.to_string().contains("+wait"),
+            error.kind() == ErrorKind::Denied && error.to_string().contains("+info"),
             "{error:?}"
         );
     })

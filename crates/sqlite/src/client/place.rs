@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::error;
 
 /// File systems on which locks, shared memory or FIFOs do not reach every user of a file: the numbers of statfs(2).
-const REMOTE: [(i64, &str); 13] = [
+const REMOTE: [(i64, &str); 24] = [
     (0x6969, "NFS"),
     (0x517B, "SMB"),
     (0xFE53_4D42, "SMB2"),
@@ -28,6 +28,18 @@ const REMOTE: [(i64, &str); 13] = [
     (0x0116_1970, "GFS2"),
     (0x7461_636F, "OCFS2"),
     (0x7375_7245, "Coda"),
+    (0x6B41_4653, "AFS"),
+    (0x564C, "NCP"),
+    (0x1983_0326, "BeeGFS"),
+    (0x2003_0528, "OrangeFS"),
+    (0xAAD7_AAEA, "PanFS"),
+    (0x0131_11A8, "IBRIX"),
+    (0x6163_6673, "ACFS"),
+    (0xBEEF_DEAD, "StorNext"),
+    // Folders of the host of a virtual machine.
+    (0x786F_4256, "vboxsf"),
+    (0xBACB_ACBC, "vmhgfs"),
+    (0x7C7C_6673, "prl_fs"),
 ];
 /// The inode of the initial time namespace of the kernel.
 const INITIAL_TIME: u64 = 0xEFFF_FFFA;
@@ -138,4 +150,28 @@ fn is_local(place: &Path, disk: &StatFs) -> Result<()> {
         place.display()
     );
     Err(Error::new(ErrorKind::Unsupported, what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_that_others_have_too_is_refused_by_its_name() {
+        let here = Path::new("/");
+        let mut disk = statfs(here).unwrap();
+        for (number, name) in [
+            (0x6969, "NFS"),
+            (0x1983_0326, "BeeGFS"),
+            (0x786F_4256, "vboxsf"),
+        ] {
+            disk.f_type = number;
+            let error = is_local(here, &disk).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.to_string().contains(name), "{error}");
+        }
+        // ext4.
+        disk.f_type = 0xEF53;
+        is_local(here, &disk).unwrap();
+    }
 }

@@ -180,3 +180,25 @@ async fn a_connection_that_nothing_needs_goes_back() {
     })
     .await;
 }
+
+/// A link that died without a word, as one that a firewall has forgotten. This pool asks a connection that comes back whether it lives.
+#[tokio::test]
+async fn a_dead_connection_is_no_place_of_the_pool_for_ever() {
+    bounded(async {
+        let server = server().await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let url = server.url().replace(server.addr(), proxy.addr());
+        let [.., pool] = Theirs::each(&url, 1);
+        let store = connected(|| pool.over(patient().connections(1))).await;
+        cycle(&store, "a").await;
+        assert!(lends_nothing(&pool, Duration::from_millis(100)).await);
+        proxy.freeze();
+        until(async || pool.get().await.is_ok()).await;
+        until(async || {
+            let mine = claim("a", WaitPolicy::Try);
+            store.claim(&mine).await.is_ok() && store.release(&mine, None).await.is_ok()
+        })
+        .await;
+    })
+    .await;
+}

@@ -471,6 +471,8 @@ impl Link {
             let mut ask = redis::cmd("INFO");
             ask.arg("replication");
             let told = connection.send_packed_command(&ask).await;
+            // Without the right to ask it is not known whether the replica takes writes.
+            let told = told.and_then(Value::extract_error);
             check_replica(peer, &text(&told.map_err(|e| peer.explain(&e))?))?;
         }
         if let (Some(admission), Some(slots)) = (&self.admission, answers.next()) {
