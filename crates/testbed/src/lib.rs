@@ -33,6 +33,7 @@ pub mod fence_matrix;
 mod find;
 pub mod fleet_cases;
 mod http;
+mod kept;
 mod link;
 mod ports;
 mod process;
