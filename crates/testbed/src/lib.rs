@@ -54,6 +54,7 @@ mod etcd_gates;
 mod etcd_users;
 mod zookeeper;
 mod zookeeper_ensemble;
+mod zookeeper_java;
 
 mod pgbouncer;
 mod postgres;
