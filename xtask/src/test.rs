@@ -20,7 +20,7 @@ use crate::{
     setup,
     suites::{
         ALONE, BUILDS, BUILDS_AT_LAST, BUSY, BY_CARGO, FEW_SCHEDULES, LONG, PROOFS, SLICES,
-        WHOLE_ONLY, WORDS,
+        UNABRIDGED, WHOLE_ONLY, WORDS,
     },
 };
 
@@ -140,6 +140,8 @@ fn on_server(server: &Server, suites: &[Binary]) -> Vec<Suite> {
 
 /// Tells tests that nothing is to be left out.
 const WHOLE: &str = "LEASEHOLD_WHOLE";
+/// Tells tests that a glance at what they do many times is enough.
+const GLANCE_ONLY: &str = "LEASEHOLD_GLANCE";
 
 /// Returns whether nothing is to be left out.
 fn is_whole() -> bool {
@@ -196,6 +198,8 @@ fn suite(binary: &Binary) -> Suite {
     let mut command = binary.command(&[of(WORDS), slice].concat());
     if is_whole() {
         command.env(WHOLE, "1");
+    } else if !UNABRIDGED.contains(&(&**package, &**target)) {
+        command.env(GLANCE_ONLY, "1");
     }
     Suite {
         name,
