@@ -73,16 +73,9 @@ const DOCUMENTATION: &[&str] = &[
     "--doc",
 ];
 
-/// The schedules of core, with a target folder of their own, so that the artifacts of the other
-/// builds are not built anew.
-const SCHEDULES: &[&str] = &[
-    "test",
-    "--config=build.rustflags=['--cfg=shuttle', '-Dwarnings']",
-    "--target-dir=target/shuttle",
-    "--package=leasehold-core",
-    "--features=shuttle",
-    "--test=schedules",
-];
+/// The schedules of core, with the features of all other builds, whose dependencies it shares.
+pub(crate) const SCHEDULES: &[&str] =
+    &["test", "--workspace", "--all-features", "--test=schedules"];
 
 /// Suites like [`BUILDS`], at the very end: they build another `leasehold` in place of the one
 /// that other suites start.
