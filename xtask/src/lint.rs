@@ -2,15 +2,16 @@
 //!
 //! Each feature and each library alone takes other features of third-party crates, so that most of
 //! their code is checked once more: together that takes longer than all other checks. Only `--all`
-//! does it, which the job in CI has. Otherwise one check stands for them, all stores without TLS as
-//! users build them: it finds code that needs TLS, or the code of the lab, and does not say so.
+//! does it, which the job in CI has. Otherwise one check stands for them, all stores without TLS
+//! over the third-party crates as they are for all other checks: it finds code that needs TLS, or
+//! the code of the lab, and does not say so.
 
 use std::{env, fs};
 
 use crate::{
     bans,
     bench::MANIFEST,
-    run::{LAB, Outcome, cargo, lab, run},
+    run::{LAB, Outcome, PLAIN, beside_clippy, cargo, lab, run},
     setup, tidy,
 };
 
@@ -41,6 +42,18 @@ const FEATURES: [&str; 21] = [
     "redis,redlock,etcd,zookeeper,postgres,tls-no-provider",
 ];
 
+/// The documentation. With an example, cargo has third-party crates as Clippy has them, which
+/// checks tests: their features count, too.
+const DOC: [&str; 7] = [
+    "doc",
+    "--workspace",
+    "--all-features",
+    "--no-deps",
+    "--lib",
+    "--bin=xtask",
+    "--example=quickstart",
+];
+
 /// Runs every check, cheapest first, and stops at the first that fails. It leaves out each feature
 /// and each library alone, unless it is called with `--all`.
 pub(crate) fn lint() -> Outcome {
@@ -57,27 +70,27 @@ pub(crate) fn lint() -> Outcome {
     ]))?;
     setup::setup()?;
     bans::bans()?;
-    let clippy = [
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--all-features",
-        "--",
-        "-D",
-        "warnings",
-    ];
+    let clippy = ["clippy", "--workspace", "--all-targets", "--all-features"];
+    let words = [&["-D", "warnings"][..], &LAB].concat();
     // Clippy takes the place of the compiler itself.
-    run(cargo(&[&clippy[..], &LAB].concat()))?;
-    let mut doc = lab(&["doc", "--workspace", "--all-features", "--no-deps"]);
+    run(cargo(&[&clippy[..], &["--"], &words].concat()))?;
+    let mut doc = beside_clippy(&words, &DOC);
     doc.env("RUSTDOCFLAGS", "-D warnings --cfg leasehold_lab");
     run(doc)?;
-    // Users build without the code of the lab. Clippy takes as long as a check, and refuses warnings.
-    let mut stores = cargo(&["clippy"]);
-    stores
-        .args(&facade(STORES)[1..])
-        .args(["--", "-D", "warnings"]);
-    run(stores)?;
+    // The example is one of the crate that has all stores, and builds them.
+    run(PLAIN.cargo(&[
+        "check",
+        "--workspace",
+        "--all-features",
+        "--example=quickstart",
+    ]))?;
     if env::args().any(|word| word == "--all") {
+        // Clippy takes as long as a check, and refuses warnings.
+        let mut stores = cargo(&["clippy"]);
+        stores
+            .args(&facade(STORES)[1..])
+            .args(["--", "-D", "warnings"]);
+        run(stores)?;
         for feature in FEATURES {
             run(lab(&facade(feature)))?;
         }

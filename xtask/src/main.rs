@@ -129,7 +129,7 @@ const CHORES: [Chore; 19] = [
 ];
 
 fn main() -> ExitCode {
-    if let Some(compiled) = run::compiled_in_lab() {
+    if let Some(compiled) = run::compiled() {
         return compiled;
     }
     let word = env::args().nth(1).unwrap_or_default();

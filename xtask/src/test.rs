@@ -15,12 +15,12 @@ use crate::{
     binaries::{self, Binary, Kind},
     matrix::Matrix,
     room::Room,
-    run::{Outcome, cargo, lab, shown},
+    run::{ON_SHUTTLE, Outcome, cargo, lab, shown},
     servers::{self, SERVERS, Server},
     setup,
     suites::{
-        ALONE, BUILDS, BUILDS_AT_LAST, BUSY, BY_CARGO, FEW_SCHEDULES, LONG, PROOFS, SLICES,
-        WHOLE_ONLY, WORDS,
+        ALONE, BUILDS, BUILDS_AT_LAST, BUSY, BY_CARGO, FEW_SCHEDULES, LONG, PROOFS, SCHEDULES,
+        SLICES, UNABRIDGED, WHOLE_ONLY, WORDS,
     },
 };
 
@@ -140,6 +140,8 @@ fn on_server(server: &Server, suites: &[Binary]) -> Vec<Suite> {
 
 /// Tells tests that nothing is to be left out.
 const WHOLE: &str = "LEASEHOLD_WHOLE";
+/// Tells tests that a glance at what they do many times is enough.
+const GLANCE_ONLY: &str = "LEASEHOLD_GLANCE";
 
 /// Returns whether nothing is to be left out.
 fn is_whole() -> bool {
@@ -196,6 +198,8 @@ fn suite(binary: &Binary) -> Suite {
     let mut command = binary.command(&[of(WORDS), slice].concat());
     if is_whole() {
         command.env(WHOLE, "1");
+    } else if !UNABRIDGED.contains(&(&**package, &**target)) {
+        command.env(GLANCE_ONLY, "1");
     }
     Suite {
         name,
@@ -215,13 +219,14 @@ fn by_cargo((name, words): &(&str, &[&str])) -> Suite {
     }
 }
 
-/// A run with a target folder of its own has flags of its own. The other runs use the existing
-/// build.
+/// A run with a target folder of its own is one of another workspace. The other runs use the
+/// existing build.
 fn of_cargo(words: &[&str]) -> Command {
-    let mut command = if words.iter().any(|word| word.starts_with("--target-dir")) {
-        cargo(words)
-    } else {
-        lab(words)
+    let is_of_another = words.iter().any(|word| word.starts_with("--target-dir"));
+    let mut command = match words {
+        SCHEDULES => ON_SHUTTLE.cargo(words),
+        _ if is_of_another => cargo(words),
+        _ => lab(words),
     };
     let (variable, few) = FEW_SCHEDULES;
     if !is_whole() && env::var_os(variable).is_none() {

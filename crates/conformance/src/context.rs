@@ -284,12 +284,23 @@ impl TestContext {
     }
 }
 
-/// Returns the number of items in a case: `part`, or `all` with `LEASEHOLD_CAMPAIGN=1`.
+/// Returns whether the cases of load run whole (`LEASEHOLD_CAMPAIGN=1`).
+pub fn is_campaign() -> bool {
+    std::env::var_os("LEASEHOLD_CAMPAIGN").is_some_and(|on| on == "1")
+}
+
+/// Returns whether a glance at the load is enough (`LEASEHOLD_GLANCE=1`).
+pub fn is_glance() -> bool {
+    std::env::var_os("LEASEHOLD_GLANCE").is_some_and(|on| on == "1")
+}
+
+/// Returns the number of items in a case: `part`, a quarter of it for a glance, or `all` in a
+/// campaign.
 pub fn campaign(part: usize, all: usize) -> usize {
-    if std::env::var_os("LEASEHOLD_CAMPAIGN").is_some_and(|on| on == "1") {
-        all
-    } else {
-        part
+    match (is_campaign(), is_glance()) {
+        (true, _) => all,
+        (false, true) => part / 4,
+        (false, false) => part,
     }
 }
 

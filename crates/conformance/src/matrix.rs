@@ -77,6 +77,12 @@ impl Matrix {
         *all.entry(case).or_insert(true) &= passed;
     }
 
+    /// Returns whether a case ran.
+    pub(crate) fn has(&self, case: &str) -> bool {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.contains_key(case)
+    }
+
     /// Returns the table's head, this store's row, and the notes below the table: the needs that
     /// the store lacks, with the reasons.
     pub(crate) fn rows(&self, store: &str, capabilities: &Capabilities) -> Vec<String> {

@@ -33,6 +33,7 @@ pub mod fence_matrix;
 mod find;
 pub mod fleet_cases;
 mod http;
+mod kept;
 mod link;
 mod ports;
 mod process;
@@ -53,6 +54,7 @@ mod etcd_gates;
 mod etcd_users;
 mod zookeeper;
 mod zookeeper_ensemble;
+mod zookeeper_java;
 
 mod pgbouncer;
 mod postgres;

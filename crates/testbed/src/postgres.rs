@@ -219,7 +219,7 @@ impl Postgres {
         };
         let sockets = folder.path().to_owned();
         let data = folder.path().join("data");
-        let origin = origin.unwrap_or_else(|| Origin::New(folder.path().join("template")));
+        let origin = origin.unwrap_or_else(|| Origin::New(data::new_identifier()));
         let origin = Arc::new(Mutex::new(origin));
         let mut args = vec!["-D".to_owned(), data.display().to_string()];
         let mut settings = settings(port, &sockets.display().to_string());

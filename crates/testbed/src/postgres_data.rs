@@ -2,10 +2,11 @@
 //! remains.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
     io::Write,
     os::unix::{
-        fs::{PermissionsExt, chown},
+        fs::{FileExt, PermissionsExt, chown},
         process::CommandExt,
     },
     path::{Path, PathBuf},
@@ -18,7 +19,9 @@ use crate::{
     certificates::TlsPort,
     error::{Error, Result},
     find::Program,
+    kept,
     process::User,
+    server,
 };
 
 /// The roles: the superuser, and one that may make a schema. Both have one password.
@@ -79,8 +82,8 @@ pub(crate) fn give(path: &Path, user: Option<User>) -> Result<()> {
 /// The origin of the data.
 #[derive(Clone, Debug)]
 pub(crate) enum Origin {
-    /// A cluster without content. It is made once for each server, in this folder, and copied.
-    New(PathBuf),
+    /// A cluster without content, of this system identifier: a copy of one that is made once.
+    New(u64),
     /// A copy of the data of the server with this socket, to follow it.
     Standby {
         of: PathBuf,
@@ -94,16 +97,9 @@ impl Origin {
     pub(crate) fn fill(&self, data: &Path, user: Option<User>) -> Result<()> {
         give(data, user)?;
         match self {
-            Self::New(template) => {
-                if !template.exists() {
-                    initialize(template, user)?;
-                }
-                run(
-                    Path::new("cp"),
-                    &["-a", &text(&template.join(".")), &text(data)],
-                    "",
-                    user,
-                )
+            Self::New(identifier) => {
+                copy(&template(user)?.join("."), data)?;
+                identify(data, *identifier)
             }
             Self::Standby { of, port, name } => {
                 let port = port.to_string();
@@ -133,39 +129,107 @@ impl Origin {
     }
 }
 
-fn initialize(template: &Path, user: Option<User>) -> Result<()> {
+/// The words for `initdb`, beside those with paths.
+const INITDB: [&str; 8] = [
+    "-U",
+    SUPERUSER,
+    "--encoding=UTF8",
+    "--locale=C",
+    "--wal-segsize=1",
+    "--auth-local=trust",
+    "--auth-host=scram-sha-256",
+    "--no-sync",
+];
+
+/// The folder with the cluster of which each server has a copy: to make one takes a second of a
+/// processor.
+fn template(user: Option<User>) -> Result<PathBuf> {
     let initdb = Program::Initdb.find()?;
-    let folder = text(template);
-    let password = template.with_extension("password");
-    fs::write(&password, PASSWORD).map_err(Error::io("writing a password"))?;
-    give(&password, user)?;
-    let file = format!("--pwfile={}", password.display());
-    let words = [
-        "-D",
-        &folder,
-        "-U",
-        SUPERUSER,
-        &file,
-        "--encoding=UTF8",
-        "--locale=C",
-        "--wal-segsize=1",
-    ];
-    let how = [
-        "--auth-local=trust",
-        "--auth-host=scram-sha-256",
-        "--no-sync",
-    ];
-    run(&initdb, &[&words[..], &how].concat(), "", user)?;
     let roles = format!(
         "CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}';\nGRANT CREATE ON DATABASE {DATABASE} TO {USER};\n\
          REVOKE CREATE ON SCHEMA public FROM PUBLIC;\nGRANT CREATE ON SCHEMA public TO {USER};\n"
     );
-    run(
-        &Program::Postgres.find()?,
-        &["--single", "-D", &folder, "-F", DATABASE],
-        &roles,
-        user,
-    )
+    let program = text(&initdb);
+    let owner = format!("{user:?}");
+    let words = [&INITDB[..], &[&program, &roles, &owner]].concat();
+    kept::kept(&kept::name_of("postgres", &words), |path| {
+        // The server's user may not be able to enter the folder of this program.
+        let folder = server::folder("template")?;
+        give(folder.path(), user)?;
+        let data = folder.path().join("data");
+        let password = folder.path().join("password");
+        fs::write(&password, PASSWORD).map_err(Error::io("writing a password"))?;
+        give(&password, user)?;
+        let paths = [
+            format!("--pgdata={}", data.display()),
+            format!("--pwfile={}", password.display()),
+        ];
+        let paths = paths.each_ref().map(String::as_str);
+        run(&initdb, &[&INITDB[..], &paths].concat(), "", user)?;
+        run(
+            &Program::Postgres.find()?,
+            &["--single", "-D", &text(&data), "-F", DATABASE],
+            &roles,
+            user,
+        )?;
+        copy(&data, path)
+    })
+}
+
+/// Copies a folder with its owners.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    run(Path::new("cp"), &["-a", &text(from), &text(to)], "", None)
+}
+
+/// A system identifier that no other cluster has.
+pub(crate) fn new_identifier() -> u64 {
+    fastrand::u64(1..=i64::MAX as u64)
+}
+
+/// Gives a cluster that was shut down a system identifier: in its control file, which ends in a
+/// checksum, and at the begin of each file of its write-ahead log.
+fn identify(data: &Path, identifier: u64) -> Result<()> {
+    let refused = |file: &Path| Error::answer(format!("reading {}", file.display()), "unknown");
+    let control = data.join("global/pg_control");
+    let mut bytes = fs::read(&control).map_err(Error::io("reading pg_control"))?;
+    let former: [u8; 8] = bytes
+        .first_chunk()
+        .copied()
+        .ok_or_else(|| refused(&control))?;
+    let sum = |bytes: &[u8]| crc32c(bytes).to_ne_bytes();
+    let at = (8..bytes.len().min(512))
+        .step_by(4)
+        .find(|&at| bytes[at..].starts_with(&sum(&bytes[..at])));
+    let at = at.ok_or_else(|| refused(&control))?;
+    bytes[..8].copy_from_slice(&identifier.to_ne_bytes());
+    let new = sum(&bytes[..at]);
+    bytes[at..at + 4].copy_from_slice(&new);
+    fs::write(&control, bytes).map_err(Error::io("writing pg_control"))?;
+    let log = fs::read_dir(data.join("pg_wal")).map_err(Error::io("reading pg_wal"))?;
+    for file in log.flatten().filter(|file| file.path().is_file()) {
+        let path = file.path();
+        let file = File::options().read(true).write(true).open(&path);
+        let file = file.map_err(Error::io("opening a file of pg_wal"))?;
+        let mut found = [0; 8];
+        let read = file.read_exact_at(&mut found, IDENTIFIER_IN_LOG);
+        read.map_err(Error::io("reading a file of pg_wal"))?;
+        if found != former {
+            return Err(refused(&path));
+        }
+        file.write_all_at(&identifier.to_ne_bytes(), IDENTIFIER_IN_LOG)
+            .map_err(Error::io("writing a file of pg_wal"))?;
+    }
+    Ok(())
+}
+
+/// The position of the system identifier in a file of the write-ahead log.
+const IDENTIFIER_IN_LOG: u64 = 24;
+
+/// The checksum of PostgreSQL, CRC-32C.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let shifted = |sum: u32| (sum >> 1) ^ (0x82f6_3b78 * (sum & 1));
+    let next = |sum: u32, byte: &u8| (0..8).fold(sum ^ u32::from(*byte), |sum, _| shifted(sum));
+    !bytes.iter().fold(!0, next)
 }
 
 /// Copies the certificate and the key to files that the server may read: only its user may have the
@@ -254,4 +318,14 @@ fn remove_by_id(id: &str) {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .status();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checksum_is_that_of_its_definition() {
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+    }
 }

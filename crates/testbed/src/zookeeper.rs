@@ -17,10 +17,10 @@ use tokio::{
 use crate::{
     certificates::TlsPort,
     error::{Error, Result},
-    find::Program,
     ports,
     process::Manner,
     server::{self, Launch, Probe, Server},
+    zookeeper_java::Java,
 };
 
 /// The options of a private ZooKeeper.
@@ -86,9 +86,10 @@ impl ZooKeeper {
 
     /// Starts a standalone server and waits until it serves.
     pub async fn start_with(options: &ZooKeeperOptions) -> Result<Self> {
+        let java = Java::of_tests().await?;
         server::started(|| async {
             let [port] = ports::free()?;
-            let zookeeper = Self::launch(options, port, None)?;
+            let zookeeper = Self::launch(&java, options, port, None)?;
             zookeeper.until_ready().await.map(|()| zookeeper)
         })
         .await
@@ -181,6 +182,7 @@ impl ZooKeeper {
     /// Starts a server without waiting for it. A member of an ensemble is given its number and its
     /// view of the members.
     pub(crate) fn launch(
+        java: &Java,
         options: &ZooKeeperOptions,
         port: u16,
         member: Option<(usize, &[String])>,
@@ -209,7 +211,7 @@ impl ZooKeeper {
         if let Some(tls) = &options.tls {
             lines.extend(tls.zookeeper()?);
         }
-        let mut args: Vec<String> = JAVA.map(str::to_owned).into();
+        let mut args = java.args.clone();
         if options.read_only_mode {
             args.push("-Dreadonlymode.enabled=true".into());
         }
@@ -228,25 +230,7 @@ impl ZooKeeper {
         }
         lines.extend(options.extra.iter().cloned());
         fs::write(&config, lines.join("\n")).map_err(Error::io("writing zoo.cfg"))?;
-        let jar = Program::ZooKeeperJar.find()?;
         args.extend([
-            "-cp".into(),
-            // The manifest of Debian's jar names a path for the rest of ZooKeeper, and forgets a part of Netty.
-            [
-                "zookeeper-jute.jar",
-                "zookeeper.jar",
-                "slf4j-simple.jar",
-                "netty-codec.jar",
-            ]
-            .map(|name| {
-                if name == "zookeeper.jar" {
-                    jar.clone()
-                } else {
-                    jar.with_file_name(name)
-                }
-            })
-            .map(|jar| jar.display().to_string())
-            .join(":"),
             "org.apache.zookeeper.server.quorum.QuorumPeerMain".into(),
             config.display().to_string(),
         ]);
@@ -257,7 +241,7 @@ impl ZooKeeper {
         });
         let launch = Launch {
             name: "zookeeper",
-            program: Program::Java.find()?,
+            program: java.program.clone(),
             args,
             port,
             folder,
@@ -272,15 +256,6 @@ impl ZooKeeper {
         })
     }
 }
-
-/// The options of Java for a server that lives for one test.
-const JAVA: [&str; 5] = [
-    "-Xmx256m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-Dzookeeper.extendedTypesEnabled=true",
-    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-];
 
 /// The name of the configuration file.
 const CONFIG: &str = "zoo.cfg";

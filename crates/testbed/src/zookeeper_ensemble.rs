@@ -20,6 +20,7 @@ use crate::{
     proxy::Proxy,
     server,
     zookeeper::{ZooKeeper, ZooKeeperOptions},
+    zookeeper_java::Java,
 };
 
 /// A private ZooKeeper ensemble.
@@ -80,6 +81,7 @@ impl ZooKeeperEnsemble {
             }
             links = vec![quorum, election];
         }
+        let java = Java::of_tests().await?;
         let mut members = Vec::with_capacity(count);
         for index in 0..count {
             let [port] = ports::free()?;
@@ -95,7 +97,12 @@ impl ZooKeeperEnsemble {
                 tls,
                 ..options.clone()
             };
-            members.push(ZooKeeper::launch(&options, port, Some((index + 1, &view)))?);
+            members.push(ZooKeeper::launch(
+                &java,
+                &options,
+                port,
+                Some((index + 1, &view)),
+            )?);
         }
         let ensemble = Self::new(members, links);
         ensemble.until_ready().await.map(|()| ensemble)

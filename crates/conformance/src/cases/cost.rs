@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_core::backend::Moment;
 use leasehold_core::{Lock, Store};
 
-use crate::context::{LONG, TestContext, give_back, within};
+use crate::context::{LONG, TestContext, give_back, is_glance, within};
 
 /// Makes the lock by which a task takes the name in its nth turn.
 type Take = fn(&Store, usize) -> Lock;
@@ -49,7 +49,7 @@ pub(crate) async fn of_an_uncontended_cycle(ctx: TestContext) {
 /// Returns the number of requests for each hold while `waiters` tasks of four clients wait for one
 /// another.
 async fn of_each_behind(ctx: &TestContext, waiters: usize, what: &str, take: Take) -> f64 {
-    const HOLDS: usize = 640;
+    let holds = if is_glance() { 256 } else { 640 };
     let ctx = ctx.private().await;
     let mut stores = Vec::new();
     for _ in 0..4 {
@@ -64,12 +64,12 @@ async fn of_each_behind(ctx: &TestContext, waiters: usize, what: &str, take: Tak
     let tasks: Vec<_> = (0..waiters)
         .map(|i| {
             let store = stores[i % stores.len()].clone();
-            tokio::spawn(async move { cycles(&store, take, HOLDS / waiters).await })
+            tokio::spawn(async move { cycles(&store, take, holds / waiters).await })
         })
         .collect();
     drop(guard);
     for task in tasks {
-        within(Duration::from_secs(60), "640 hand-overs", task)
+        within(Duration::from_secs(60), "the hand-overs", task)
             .await
             .unwrap();
     }
@@ -78,7 +78,7 @@ async fn of_each_behind(ctx: &TestContext, waiters: usize, what: &str, take: Tak
     let idle = ctx.harness().budget().idle
         * stores.len() as f64
         * Moment::now().since(began).as_secs_f64();
-    let each = (sent as f64 - idle) / HOLDS as f64;
+    let each = (sent as f64 - idle) / holds as f64;
     ctx.harness().tell(&format!(
         "{each:.2} requests per {what} behind {waiters} waiters"
     ));

@@ -8,8 +8,8 @@ use leasehold_core::{DistributedLock, ErrorKind, Guard, Store};
 
 use crate::cases::protected::Protected;
 use crate::context::{
-    LONG, TestContext, busy, counts, expect_kind, given_back, granted, pause, taken, until,
-    waiting, within,
+    LONG, TestContext, busy, counts, expect_kind, given_back, granted, is_glance, pause, taken,
+    until, waiting, within,
 };
 
 /// Each of `locks` increments the counter `each` times; the sum must be exact and tokens must rise.
@@ -73,13 +73,15 @@ pub(crate) async fn contenders(ctx: TestContext) {
 
 /// The articles' test: N tasks, each with its own client, increment an unprotected counter under
 /// the lock. `LEASEHOLD_INCREMENTS` sets the number of increments of each task; the default is as
-/// many as a suite has time for.
+/// many as a suite has time for, and fewer of both for a glance.
 pub(crate) async fn counter(ctx: TestContext) {
-    let tasks = ctx.harness().counters();
+    let most_tasks = if is_glance() { 50 } else { usize::MAX };
+    let total = if is_glance() { 250 } else { 1_000 };
+    let tasks = ctx.harness().counters().min(most_tasks);
     let said = std::env::var("LEASEHOLD_INCREMENTS")
         .ok()
         .and_then(|text| text.parse().ok());
-    let each = said.unwrap_or(1_000 / tasks as u64);
+    let each = said.unwrap_or(total / tasks as u64);
     let mut locks = Vec::new();
     for _ in 0..tasks {
         // Many clients on a small machine: this counts, it does not time leases.

@@ -91,6 +91,23 @@ async fn keeps_its_data_when_killed_and_loses_them_when_told_to() {
     table(&postgres).await;
 }
 
+/// Their data are copies of one cluster, and each has an identifier of its own.
+#[tokio::test]
+async fn each_server_is_a_cluster_of_its_own() {
+    let [one, two] = [
+        Postgres::start().await.unwrap(),
+        Postgres::start().await.unwrap(),
+    ];
+    let identifier = async |of: &Postgres| {
+        let asked = of.number("SELECT system_identifier FROM pg_control_system()");
+        asked.await.unwrap()
+    };
+    let of_one = identifier(&one).await;
+    assert_ne!(of_one, identifier(&two).await);
+    one.restart_without_data().await.unwrap();
+    assert_eq!(identifier(&one).await, of_one);
+}
+
 /// Those that clients talk to as well.
 #[tokio::test]
 async fn all_its_processes_stop_and_die_with_it() {

@@ -30,6 +30,11 @@ pub(crate) const GOOD: Duration = Duration::from_millis(6000 - 60 - 2);
 /// How many names a script takes at once, if it does.
 pub(crate) const AT_ONCE: usize = 4;
 
+/// Returns whether a few of many random programs are enough.
+pub(crate) fn is_glance() -> bool {
+    std::env::var_os("LEASEHOLD_GLANCE").is_some_and(|on| on == "1")
+}
+
 pub(crate) const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
