@@ -52,7 +52,7 @@ impl Bridge {
         let probe = Claim::new(PROBE_NAME, Mode::Shared, WaitPolicy::Try, ttl, &label);
         let place = match old.claim(&probe).await.map_err(|e| Side::Old.says(e))? {
             Claimed::Granted(grant) => grant.place,
-            Claimed::Waiting(_) | Claimed::Busy(_) => {
+            Claimed::Waiting(_) | Claimed::Busy(_) | Claimed::Done(_) => {
                 let why = format!(
                     "the old store: somebody holds {PROBE_NAME:?} for himself, which is what bridges hold together to see if both stores are one"
                 );

@@ -204,7 +204,7 @@ impl<'a> Attempt<'a> {
                     // The hold was evicted there, and this request has taken a new place.
                     lost = told.is_some();
                 }
-                Ok(Claimed::Busy(_)) => part.refused(),
+                Ok(Claimed::Busy(_) | Claimed::Done(_)) => part.refused(),
                 Err(e) if !may_have_been_executed(e.kind()) => part.not_executed(&asked),
                 Err(_) => {}
             }

@@ -110,7 +110,7 @@ impl Bridge {
                 let (until, ttl) = ends.unwrap_or((sent, lease.claim.ttl));
                 Renewal::Renewed(Validity::ending(until, ttl))
             }
-            Ok(Claimed::Busy(_)) => Renewal::Lost(Loss::Gone),
+            Ok(Claimed::Busy(_) | Claimed::Done(_)) => Renewal::Lost(Loss::Gone),
             Err(e) => {
                 // The waiter may have no place in any store now.
                 self.notifier.claim_again(lease.claim.id);

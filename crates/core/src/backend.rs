@@ -8,6 +8,7 @@
 pub(crate) mod admission;
 pub(crate) mod claim;
 pub(crate) mod clock;
+pub(crate) mod completion;
 pub(crate) mod contention;
 pub(crate) mod contract;
 pub(crate) mod error;
@@ -25,6 +26,7 @@ pub use admission::{Admission, admit, holding, same_permits};
 pub use async_trait::async_trait;
 pub use claim::{Claim, ClaimId, ClaimRef, LeaseRef, Mode, Place, WaitPolicy};
 pub use clock::{Clock, Moment, VirtualClock};
+pub use completion::{Complete, Completed, Completions};
 pub use contract::Backend;
 pub use grant::{Claimed, ClaimedAll, Grant, Renewal, Validity, Waiting};
 pub use identity::Identity;

@@ -61,6 +61,7 @@ pub use api::rw_lock::RwLock;
 pub use api::semaphore::Semaphore;
 pub use api::store::Store;
 pub use api::test_hold::TestHold;
+pub use backend::completion::{Completion, Keep, MAX_RESULT_BYTES};
 pub use backend::contention::Contention;
 pub use backend::error::{Error, ErrorKind, Result};
 pub use backend::guarantees::{Connections, Fairness, Fencing, Guarantees};

@@ -17,7 +17,7 @@ use crate::backend::claim::{Claim, Mode, WaitPolicy};
 use crate::backend::error::{Error, ErrorKind, Result};
 use crate::backend::name::Name;
 use crate::backend::queue::LockQueue;
-use crate::engine::acquire::{Taken, acquire};
+use crate::engine::acquire::{Acquired, Taken, acquire};
 use crate::engine::events;
 use crate::engine::hold::{Hold, Share};
 use crate::engine::local_queue::{Handoff, TurnOptions};
@@ -356,6 +356,7 @@ impl Lock {
             floor: None,
             is_part: false,
             is_last: false,
+            once: None,
             turns,
         };
         let outage_since = claimant.as_ref().and_then(|claimant| claimant.outage_since);
@@ -382,7 +383,10 @@ impl Lock {
             // that long again.
             claimant.outage_since.get_or_insert(started);
         }
-        let Taken { state, granted, at } = acquired?;
+        let Acquired::Hold(Taken { state, granted, at }) = acquired? else {
+            let why = "the store answers that the work of a lock is done";
+            return Err(Error::new(ErrorKind::Internal, why));
+        };
         let hold = Hold {
             client: client.clone(),
             state,

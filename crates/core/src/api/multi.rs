@@ -228,6 +228,7 @@ impl MultiLock {
                 floor: None,
                 is_part: false,
                 is_last: false,
+                once: None,
                 turns: 1,
             })
         };

@@ -50,6 +50,11 @@ pub struct Claim {
     /// [`Contention`](crate::Contention) in it. A store that answers waiting claims without a read
     /// of their holder reads it for this one. Nothing else depends on it.
     pub is_last: bool,
+    /// It asks for a lock under which work is done once: the number of the *fire*, 0 for work that
+    /// is not numbered. A completion counts for it whose fire is not smaller (S19). Core sets it
+    /// only for a store that implements [`Completions`](crate::backend::Completions), and other
+    /// stores ignore it.
+    pub once: Option<u64>,
     pub(crate) turns: u32,
 }
 
@@ -72,8 +77,17 @@ impl Claim {
             floor: None,
             is_part: false,
             is_last: false,
+            once: None,
             turns: TURNS,
         }
+    }
+
+    /// Returns the claim as one for work that is done once, of this fire. It asks for one turn.
+    #[must_use]
+    pub const fn once(mut self, fire: u64) -> Claim {
+        self.once = Some(fire);
+        self.turns = 1;
+        self
     }
 
     /// The number of tokens that a grant of this claim reserves on a store that draws tokens at the

@@ -8,6 +8,7 @@ use auto_impl::auto_impl;
 
 use crate::backend::claim::{Claim, LeaseRef, Place};
 use crate::backend::clock::Clock;
+use crate::backend::completion::Completions;
 use crate::backend::error::{Error, ErrorKind, Result};
 use crate::backend::grant::{Claimed, ClaimedAll, Renewal};
 use crate::backend::guarantees::Guarantees;
@@ -54,6 +55,7 @@ use crate::backend::token_floor::TokenFloor;
 /// | S15 | a hold ends later, without its client | [`release_after`](Backend::release_after) |
 /// | S16, S17 | tokens go on above those of another store | [`TokenFloor`], for stores under a bridge |
 /// | S18 | a server of another store is not used | [`identity`](Backend::identity) |
+/// | S19 | work is done once | [`Completions`], for stores that record completions |
 #[async_trait]
 #[auto_impl(Arc, Box)]
 pub trait Backend: Send + Sync + Debug + 'static {
@@ -245,6 +247,12 @@ pub trait Backend: Send + Sync + Debug + 'static {
         None
     }
 
+    /// The store as one that records completions, for [`Once`](crate::Once); `None` if it does not.
+    /// Its [`Guarantees::once`](crate::Guarantees::once) says the same. See [`Completions`].
+    fn completions(&self) -> Option<&dyn Completions> {
+        None
+    }
+
     /// Ends the client: its sessions are closed, so locks that it still holds become free.
     async fn close(&self) -> Result<()> {
         Ok(())
@@ -304,7 +312,7 @@ mod tests {
         for e in refused {
             assert_eq!(e.map(|e| e.kind()), Some(ErrorKind::Unsupported));
         }
-        assert!(Least.token_floor().is_none());
+        assert!(Least.token_floor().is_none() && Least.completions().is_none());
         assert!(Least.notifier().is_none() && !Least.observe(&Name::new("a")).is_pushed());
         assert!(Least.clock().is_same(&Clock::boot()) && Least.renew_batch() > 1);
         Least.close().await.unwrap();

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::backend::claim::Place;
 use crate::backend::clock::Moment;
+use crate::backend::completion::Completion;
 use crate::backend::contention::Contention;
 use crate::backend::error::Error;
 use crate::backend::loss::Loss;
@@ -23,6 +24,9 @@ pub enum Claimed {
     /// Another client is in the way, and nothing of this claim is left in the store. Only for a
     /// [`Try`](crate::backend::WaitPolicy).
     Busy(Contention),
+    /// The work that the claim asks for is done, and nothing of this claim is left in the store.
+    /// Only for a claim with [`once`](crate::backend::Claim::once) (S19).
+    Done(Completion),
 }
 
 /// The answer of a store to several claims that are granted together, or not at all.
@@ -46,6 +50,8 @@ impl FromIterator<Claimed> for ClaimedAll {
                 Claimed::Waiting(Waiting { who, .. }) | Claimed::Busy(who) => {
                     return ClaimedAll::Busy(i, who);
                 }
+                // No claim of several asks for work that is done once.
+                Claimed::Done(_) => return ClaimedAll::Busy(i, Contention::unknown()),
             }
         }
         ClaimedAll::Granted(grants)

@@ -60,6 +60,8 @@ pub struct Guarantees {
     pushed_wake: bool,
     ttl_step: Duration,
     connections: Option<Connections>,
+    once: bool,
+    once_in_transaction: bool,
 }
 
 /// The connections to its server that one client has: see [`Guarantees::connections`].
@@ -163,6 +165,17 @@ impl Guarantees {
         self.connections
     }
 
+    /// Returns whether the store has [`once`](crate::Store::once): work that is done once.
+    pub const fn once(&self) -> bool {
+        self.once
+    }
+
+    /// Returns whether a transaction of the program can itself record that the work is done, so
+    /// that the record and the work commit together.
+    pub const fn once_in_transaction(&self) -> bool {
+        self.once_in_transaction
+    }
+
     /// Further notes for operators, in one or two sentences.
     pub const fn notes(&self) -> &'static str {
         self.notes
@@ -187,6 +200,8 @@ impl Guarantees {
             pushed_wake: false,
             ttl_step: Duration::from_millis(1),
             connections: None,
+            once: false,
+            once_in_transaction: false,
         }
     }
 
@@ -209,6 +224,10 @@ impl Guarantees {
         with_pushed_wake(pushed_wake: bool);
         /// Sets the connections of one client to its server.
         with_connections(connections: Option<Connections>);
+        /// Sets whether the store records completions.
+        with_once(once: bool);
+        /// Sets whether a transaction of the program can record a completion.
+        with_once_in_transaction(once_in_transaction: bool);
     }
 
     /// Sets the shortest TTL, and the step to which TTLs are rounded up.
@@ -294,7 +313,7 @@ impl serde::Serialize for Guarantees {
             Fairness::Bounded => "bounded",
             _ => "none",
         };
-        let mut data = serializer.serialize_struct("Guarantees", 14)?;
+        let mut data = serializer.serialize_struct("Guarantees", 16)?;
         data.serialize_field("store", self.store)?;
         data.serialize_field("fencing", fencing)?;
         data.serialize_field("fairness", fairness)?;
@@ -308,6 +327,8 @@ impl serde::Serialize for Guarantees {
         let connections = self.connections.map(|it| (it.at_most, it.idle)).unzip();
         data.serialize_field("connections_at_most", &connections.0)?;
         data.serialize_field("connections_idle", &connections.1)?;
+        data.serialize_field("once", &self.once)?;
+        data.serialize_field("once_in_transaction", &self.once_in_transaction)?;
         data.serialize_field("notes", self.notes)?;
         data.serialize_field("warnings", &self.warnings)?;
         data.end()

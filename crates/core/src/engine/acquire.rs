@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use crate::backend::claim::{Claim, WaitPolicy};
 use crate::backend::clock::Moment;
+use crate::backend::completion::Completion;
 use crate::backend::contention::Contention;
 use crate::backend::error::{Error, ErrorKind, Result};
 use crate::backend::grant::{Claimed, Waiting};
@@ -36,6 +37,13 @@ const TRY_AGAIN_FOR: Duration = Duration::from_millis(250);
 /// The time that a try waits for the answer of a store.
 const TRY_WAITS: Duration = Duration::from_secs(2);
 
+/// The end of an acquire that did not fail.
+pub(crate) enum Acquired {
+    Hold(Taken),
+    /// The work that the claim asks for is done.
+    Done(Completion),
+}
+
 /// A hold that no guard has yet, its grant, and the moment since which it is held.
 pub(crate) struct Taken {
     pub(crate) state: Arc<ClaimState>,
@@ -53,7 +61,7 @@ pub(crate) async fn acquire(
     wait: Wait,
     max_hold: Option<Duration>,
     outage_since: Option<Moment>,
-) -> Result<Taken> {
+) -> Result<Acquired> {
     if let Wait::Try = wait {
         claim.policy = WaitPolicy::Try;
     }
@@ -65,13 +73,16 @@ pub(crate) async fn acquire(
             deadline: left.ends_at(now),
         };
         let mut acquisition = Acquisition::new(client, claim, Vec::new(), now, bounds);
-        if let Some((granted, at)) = pursue(&mut acquisition, left, outage_since).await? {
-            let state = acquisition.state.clone();
-            acquisition.succeed(at);
-            return Ok(Taken { state, granted, at });
+        match pursue(&mut acquisition, left, outage_since).await? {
+            Pursued::Held(granted, at) => {
+                let state = acquisition.state.clone();
+                acquisition.succeed(at);
+                return Ok(Acquired::Hold(Taken { state, granted, at }));
+            }
+            Pursued::Done(completion) => return Ok(Acquired::Done(completion)),
+            // A claim that was released is not sent again: a new one is made.
+            Pursued::GivenBack => {}
         }
-        // The claim was granted, and given back because this future was not polled. A claim that
-        // was released is not sent again: a new one is made.
         now = client.clock.now();
         claim = Claim {
             id: client.claim_id(now)?,
@@ -96,10 +107,14 @@ pub(crate) async fn acquire_all(
         deadline: wait.ends_at(now),
     };
     let mut acquisition = Acquisition::new(client, first, others, now, bounds);
-    let (granted, at) = pursue(&mut acquisition, wait, None)
-        .await
-        .and_then(|taken| taken.ok_or_else(too_slow))
-        .map_err(|e| (acquisition.refused, e))?;
+    let pursued = pursue(&mut acquisition, wait, None).await;
+    let (granted, at) = match pursued {
+        Ok(Pursued::Held(granted, at)) => (granted, at),
+        Ok(Pursued::GivenBack | Pursued::Done(_)) => {
+            return Err((acquisition.refused, too_slow()));
+        }
+        Err(e) => return Err((acquisition.refused, e)),
+    };
     let mut taken = vec![Taken {
         state: acquisition.state.clone(),
         granted,
@@ -124,14 +139,22 @@ fn too_slow() -> Error {
     )
 }
 
-/// Asks, waits and asks again, until the claim is granted and is a hold. Returns the grant and the
-/// moment since which it is held, or `None` if it was granted, and given back because no caller
-/// took it.
+/// The end of a pursuit that did not fail.
+enum Pursued {
+    /// The claim is granted and is a hold since this moment.
+    Held(Granted, Moment),
+    /// The claim was granted, and given back because no caller took it.
+    GivenBack,
+    /// The work that the claim asks for is done.
+    Done(Completion),
+}
+
+/// Asks, waits and asks again, until the claim is granted and is a hold.
 async fn pursue(
     acquisition: &mut Acquisition<'_>,
     wait: Wait,
     outage_since: Option<Moment>,
-) -> Result<Option<(Granted, Moment)>> {
+) -> Result<Pursued> {
     let client = acquisition.client;
     let started = acquisition.stamp;
     let mut pursuit = Pursuit::new(
@@ -146,11 +169,15 @@ async fn pursue(
         if acquisition.state.is_given_back() {
             return match pursuit.deadline {
                 Some(at) if at <= client.clock.now() => Err(Error::timed_out(not_polled())),
-                _ => Ok(None),
+                _ => Ok(Pursued::GivenBack),
             };
         }
         let answer = acquisition.claim(now, &mut pursuit.patience).await;
-        let poll_in = pursuit.learn(acquisition, answer)?;
+        let poll_in = match pursuit.learn(acquisition, answer)? {
+            Next::Granted => None,
+            Next::AskIn(delay) => Some(delay),
+            Next::Done(completion) => return Ok(Pursued::Done(completion)),
+        };
         let poll_at = poll_in.map(|poll_in| acquisition.heard + poll_in);
         let woken = acquisition.wait(poll_at, pursuit.deadline).await;
         // An immediate grant needs no further look at the clock.
@@ -164,7 +191,10 @@ async fn pursue(
         }
         let last = match woken {
             // One last attempt, so that a lock that was freed just now is not missed.
-            Woken::Late => Some(pursuit.look_once_more(acquisition, now).await?),
+            Woken::Late => match pursuit.look_once_more(acquisition, now).await? {
+                Last::Refused(why) => Some(why),
+                Last::Done(completion) => return Ok(Pursued::Done(completion)),
+            },
             _ => None,
         };
         if last.is_some() {
@@ -173,7 +203,7 @@ async fn pursue(
         // It may also have been granted by a notification meanwhile.
         if let Some(granted) = acquisition.state.take_grant(now) {
             events::acquired(&acquisition.state.claim, granted.token, now.since(started));
-            return Ok(Some((granted, now)));
+            return Ok(Pursued::Held(granted, now));
         }
         if let Some(why) = last {
             return Err(if acquisition.state.is_given_back() {
@@ -188,6 +218,24 @@ async fn pursue(
 /// The contention in the error of a bounded acquire that was not polled.
 pub(crate) fn not_polled() -> Contention {
     Contention::by("this acquire itself, which was granted and not polled in time")
+}
+
+/// The next step of a pursuit, by the outcome of a request.
+enum Next {
+    /// The claim was granted.
+    Granted,
+    /// The claim is sent again after this delay, if nothing notifies before.
+    AskIn(Duration),
+    /// The work that the claim asks for is done.
+    Done(Completion),
+}
+
+/// The outcome of the last request at a deadline.
+enum Last {
+    /// The reason why the claim is not granted, which counts only if it is not granted by now.
+    Refused(Error),
+    /// The work that the claim asks for is done.
+    Done(Completion),
 }
 
 /// The limits of the pursuit of a claim, and the facts learnt during it.
@@ -248,18 +296,17 @@ impl<'a> Pursuit<'a> {
         }
     }
 
-    /// Asks a last time at the deadline, if there is time for it. Returns the reason why the claim
-    /// is not granted, which counts only if it is not granted by now.
+    /// Asks a last time at the deadline, if there is time for it.
     async fn look_once_more(
         &mut self,
         acquisition: &mut Acquisition<'_>,
         now: Moment,
-    ) -> Result<Error> {
+    ) -> Result<Last> {
         let polls_late = self.patience.deadline.take().is_some();
         if self.patience.until.is_none_or(|until| until <= now) {
             if !polls_late {
                 // The answer to the request that was under way has taken all of that time.
-                return Ok(self.late());
+                return Ok(Last::Refused(self.late()));
             }
             // A caller that polls late still has the full time for this request.
             self.patience.until = Some(now + LAST_ATTEMPT);
@@ -267,7 +314,11 @@ impl<'a> Pursuit<'a> {
         self.patience.is_last = true;
         let answer = acquisition.claim(now, &mut self.patience).await;
         let state = &acquisition.state;
-        Ok(match answer {
+        Ok(Last::Refused(match answer {
+            Ok(Some(Claimed::Done(completion))) => {
+                acquisition.left_nothing();
+                return Ok(Last::Done(completion));
+            }
             Ok(Some(Claimed::Granted(grant))) => {
                 state.grant(grant, acquisition.stamp);
                 too_slow()
@@ -284,16 +335,16 @@ impl<'a> Pursuit<'a> {
             // grant is withdrawn with it.
             Ok(None) => return Err(self.late()),
             Err(e) => self.not_sent_in_time(e),
-        })
+        }))
     }
 
-    /// Processes the outcome of a request. Returns the delay before the next request, `None` if the
-    /// claim was granted, or the error that ends the pursuit.
+    /// Processes the outcome of a request. Returns the next step, or the error that ends the
+    /// pursuit.
     fn learn(
         &mut self,
         acquisition: &mut Acquisition<'_>,
         answer: Result<Option<Claimed>>,
-    ) -> Result<Option<Duration>> {
+    ) -> Result<Next> {
         let state = &acquisition.state;
         let asked = acquisition.stamp;
         let now = acquisition.heard;
@@ -310,11 +361,15 @@ impl<'a> Pursuit<'a> {
             Ok(Some(Claimed::Granted(grant))) if grant.validity.until(asked) <= now => {
                 // It took longer to hear of the grant than it lasts.
                 state.wait_at(grant.place);
-                self.ask_again(too_slow(), now).map(Some)
+                self.ask_again(too_slow(), now).map(Next::AskIn)
             }
             Ok(Some(Claimed::Granted(grant))) => {
                 state.grant_at(now, grant, asked);
-                Ok(None)
+                Ok(Next::Granted)
+            }
+            Ok(Some(Claimed::Done(completion))) => {
+                acquisition.left_nothing();
+                Ok(Next::Done(completion))
             }
             Ok(Some(Claimed::Busy(by))) => {
                 acquisition.left_nothing();
@@ -322,14 +377,14 @@ impl<'a> Pursuit<'a> {
             }
             Ok(Some(Claimed::Waiting(waiting))) => {
                 state.wait_at(waiting.place.clone());
-                self.waits(state, waiting, asked).map(Some)
+                self.waits(state, waiting, asked).map(Next::AskIn)
             }
             Err(e) if e.kind().is_outage() => {
                 if self.outage.failures == 0 {
                     events::claim_failed(&state.claim, &e);
                 }
                 self.outage.failures += 1;
-                self.ask_again(e, now).map(Some)
+                self.ask_again(e, now).map(Next::AskIn)
             }
             Err(e) => Err(self.not_sent_in_time(e)),
         }

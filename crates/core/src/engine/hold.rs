@@ -66,7 +66,7 @@ impl Hold {
                     let _ = client.release_now(state, again_until).await;
                 }
             }
-            Claimed::Waiting(_) | Claimed::Busy(_) => state.lose(Loss::Gone),
+            Claimed::Waiting(_) | Claimed::Busy(_) | Claimed::Done(_) => state.lose(Loss::Gone),
         }
         self.verdict()
     }

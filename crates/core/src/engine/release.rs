@@ -96,7 +96,9 @@ impl Reply {
             Reply::All(ClaimedAll::Granted(grants)) => {
                 grants.into_iter().map(|grant| grant.place).collect()
             }
-            Reply::One(Claimed::Busy(_)) | Reply::All(ClaimedAll::Busy(..)) => Vec::new(),
+            Reply::One(Claimed::Busy(_) | Claimed::Done(_)) | Reply::All(ClaimedAll::Busy(..)) => {
+                Vec::new()
+            }
         }
     }
 }
