@@ -11,6 +11,7 @@ pub(crate) mod lease;
 pub(crate) mod lock;
 pub(crate) mod multi;
 pub(crate) mod observer;
+pub(crate) mod once;
 pub(crate) mod options;
 pub(crate) mod owner;
 pub(crate) mod run;

@@ -54,6 +54,7 @@ pub use api::lease::{Fenced, Lease};
 pub use api::lock::Lock;
 pub use api::multi::{MultiGuard, MultiLock};
 pub use api::observer::Observer;
+pub use api::once::{Attempt, Begun, MAX_KEEP, Once, OnceGuard, OnceOutcome, TryOnceOutcome};
 pub use api::options::{DEFAULT_TTL, MAX_LABEL_BYTES, MAX_TTL, MAX_VALUE_BYTES, Options};
 pub use api::owner::Owner;
 pub use api::run::RunOutcome;

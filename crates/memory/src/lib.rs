@@ -3,6 +3,7 @@
 
 mod claim;
 mod client;
+mod completion;
 mod entry;
 mod evict;
 mod fence;
@@ -16,8 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use leasehold_core::backend::{
-    Backend, Claim, ClaimId, Claimed, ClaimedAll, Clock, LeaseRef, Moment, Notifier, Place, Raises,
-    Renewal, Subscription, TokenFloor, VirtualClock, async_trait,
+    Backend, Claim, ClaimId, Claimed, ClaimedAll, Clock, Completions, LeaseRef, Moment, Notifier,
+    Place, Raises, Renewal, Subscription, TokenFloor, VirtualClock, async_trait,
 };
 use leasehold_core::support::{locked, uuid};
 use leasehold_core::{
@@ -28,6 +29,7 @@ use tokio::task::coop::consume_budget;
 
 use crate::claim::Queue;
 use crate::client::{Link, Passes};
+use crate::completion::Recorded;
 use crate::entry::{RAISES, Tokens};
 
 /// A client of an in-memory store.
@@ -68,6 +70,7 @@ struct World {
 struct State {
     queues: BTreeMap<Name, Queue>,
     tokens: Tokens,
+    recorded: Recorded,
     observers: Vec<Arc<(Name, Link)>>,
     /// A queue that is empty: the next name that is taken need not allocate one.
     spare: Option<Queue>,
@@ -234,6 +237,7 @@ impl State {
             tokens,
             observers,
             spare,
+            ..
         } = self;
         let queue = queues
             .entry(name.clone())
@@ -283,11 +287,18 @@ impl fmt::Debug for Memory {
 #[async_trait]
 impl Backend for Memory {
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        let one = |queue: &mut Queue, now, tokens: &mut Tokens| {
-            queue.claim(claim, &self.link, now, tokens)
-        };
-        self.request(|store| store.with_queue(&claim.name, one))
-            .await?
+        self.request(|store| {
+            let (mut state, now) = store.world.state();
+            let done = state.recorded.done(claim, now);
+            state.with_queue(&claim.name, now, |queue, now, tokens| match done {
+                Some(completion) => {
+                    queue.release(claim.id);
+                    Ok(Claimed::Done(completion))
+                }
+                None => queue.claim(claim, &self.link, now, tokens),
+            })
+        })
+        .await?
     }
 
     async fn claim_all(&self, claims: &[Claim]) -> Result<ClaimedAll> {
@@ -378,7 +389,12 @@ impl Backend for Memory {
             .with_recovery(Duration::from_millis(5))
             .with_atomic_multi(usize::MAX)
             .with_min_hold_outlives_process(true)
+            .with_once(true)
             .with_notes("one process; lives and dies with it")
+    }
+
+    fn completions(&self) -> Option<&dyn Completions> {
+        Some(self)
     }
 
     fn token_floor(&self) -> Option<&dyn TokenFloor> {

@@ -6,17 +6,29 @@ use std::sync::Arc;
 use smol_str::SmolStr;
 
 use crate::api::options::Options;
+use crate::backend::completion::{Completion, Completions};
 use crate::backend::error::{Error, ErrorKind, Result};
 use crate::backend::name::Name;
 use crate::backend::queue::LockQueue;
 use crate::backend::token::FencingToken;
 use crate::engine::client::Client;
+use crate::engine::completing::unsupported;
+use crate::engine::local_once::LocalOnce;
 use crate::engine::local_queue::LocalQueues;
+
+/// A question for names, as the store sees it.
+struct Listing {
+    /// The beginning of each name, which the user does not see.
+    inside: String,
+    prefix: String,
+    after: Option<Name>,
+}
 
 #[derive(Clone)]
 pub(crate) struct Scope {
     pub(crate) client: Arc<Client>,
     pub(crate) local_queues: Arc<LocalQueues>,
+    pub(crate) local_once: Arc<LocalOnce>,
     pub(crate) defaults: Options,
     namespace: SmolStr,
 }
@@ -28,6 +40,7 @@ impl Scope {
         Scope {
             client,
             local_queues,
+            local_once: Arc::default(),
             defaults: Options::default(),
             namespace: SmolStr::default(),
         }
@@ -76,22 +89,81 @@ impl Scope {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<Name>> {
-        let after = after.map(|name| name.within(&self.namespace));
-        let inside = if self.namespace.is_empty() {
-            String::new()
-        } else {
-            format!("{}/", self.namespace)
-        };
-        let full = format!("{inside}{prefix}");
-        no_nul("a prefix", &full)?;
+        let Listing {
+            inside,
+            prefix,
+            after,
+        } = self.listing(prefix, after)?;
         let names = self
             .client
-            .ask(self.client.backend.list(&full, after.as_ref(), limit))
+            .ask(self.client.backend.list(&prefix, after.as_ref(), limit))
             .await?;
         Ok(names
             .iter()
             .filter_map(|name| name.as_str().strip_prefix(&inside).map(Name::new))
             .collect())
+    }
+
+    /// The question for names under `prefix`, as the store sees it.
+    fn listing(&self, prefix: &str, after: Option<&Name>) -> Result<Listing> {
+        let inside = if self.namespace.is_empty() {
+            String::new()
+        } else {
+            format!("{}/", self.namespace)
+        };
+        let prefix = format!("{inside}{prefix}");
+        no_nul("a prefix", &prefix)?;
+        Ok(Listing {
+            after: after.map(|name| name.within(&self.namespace)),
+            inside,
+            prefix,
+        })
+    }
+
+    /// The completion of this name.
+    pub(crate) async fn completion(&self, name: &Name) -> Result<Option<Completion>> {
+        let full = self.existing_name(name)?;
+        self.client
+            .ask(self.completions()?.completion(&full))
+            .await
+            .map_err(|e| e.with_name(name))
+    }
+
+    /// Removes the completion with this token. Returns whether there was one.
+    pub(crate) async fn forget(&self, name: &Name, token: FencingToken) -> Result<bool> {
+        let full = self.existing_name(name)?;
+        self.client
+            .ask(self.completions()?.forget(&full, token))
+            .await
+            .map_err(|e| e.with_name(name))
+    }
+
+    /// Completions of names under `prefix`, as the user knows them.
+    pub(crate) async fn list_completions(
+        &self,
+        prefix: &str,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<(Name, Completion)>> {
+        let Listing {
+            inside,
+            prefix,
+            after,
+        } = self.listing(prefix, after)?;
+        let completions = self.completions()?;
+        let all = self
+            .client
+            .ask(completions.list_completions(&prefix, after.as_ref(), limit))
+            .await?;
+        let inside = |(name, completion): (Name, Completion)| {
+            let name = name.as_str().strip_prefix(&inside).map(Name::new)?;
+            Some((name, completion))
+        };
+        Ok(all.into_iter().filter_map(inside).collect())
+    }
+
+    fn completions(&self) -> Result<&dyn Completions> {
+        self.client.backend.completions().ok_or_else(unsupported)
     }
 
     /// Ends the hold with this token. Returns whether there was one.

@@ -8,11 +8,13 @@ use std::time::Duration;
 use crate::api::election::Election;
 use crate::api::lock::Lock;
 use crate::api::multi::MultiLock;
+use crate::api::once::Once;
 use crate::api::options::options;
 use crate::api::rw_lock::RwLock;
 use crate::api::scope::Scope;
 use crate::api::semaphore::Semaphore;
 use crate::backend::claim::Mode;
+use crate::backend::completion::Completion;
 use crate::backend::contract::Backend;
 use crate::backend::error::Result;
 use crate::backend::guarantees::Guarantees;
@@ -200,6 +202,24 @@ impl Store {
         Election(self.lock(name))
     }
 
+    /// Work of this name that is done once. It sends nothing: see [`Once`](crate::Once).
+    ///
+    /// It shares its queue with `lock` of the same name.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(store: leasehold_core::Store) -> Result<(), Box<dyn std::error::Error>> {
+    /// let migration = store.once("schema/17").keep_forever();
+    /// let outcome = migration.run(async |_| migrate().await).await??;
+    /// println!("{outcome:?}"); // in all replicas: it is done
+    /// # Ok(()) }
+    /// # async fn migrate() -> std::io::Result<()> { Ok(()) }
+    /// ```
+    pub fn once(&self, name: impl Into<Name>) -> Once {
+        Once::new(self.lock(name))
+    }
+
     /// The exclusive locks of all these names, taken together: all or none. It sends nothing: see
     /// [`MultiLock`](crate::MultiLock).
     ///
@@ -207,6 +227,29 @@ impl Store {
     /// clients with the same names never wait for each other.
     pub fn multi_lock<N: Into<Name>>(&self, names: impl IntoIterator<Item = N>) -> MultiLock {
         MultiLock::new(self.scope.clone(), names.into_iter().map(Into::into))
+    }
+
+    /// Lists the records of work that is done, with their names: see [`Once`](crate::Once).
+    ///
+    /// As [`list`](crate::Store::list), it is in the order of the names' bytes and in pages, and no
+    /// snapshot.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid) for a prefix with NUL;
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) if the store keeps no records; otherwise what
+    /// the store reports, within a few seconds.
+    ///
+    /// # Cancel safety
+    ///
+    /// It only reads, so it can be dropped at any await.
+    pub async fn list_done(
+        &self,
+        prefix: &str,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<(Name, Completion)>> {
+        self.scope.list_completions(prefix, after, limit).await
     }
 
     /// Lists the names that are held or waited for.

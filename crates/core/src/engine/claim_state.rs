@@ -192,6 +192,9 @@ impl ClaimState {
         let now = self.clock.now();
         let taken = self.with(|state| {
             state.must_notify = true;
+            if state.is_completing {
+                return false;
+            }
             if state.taken {
                 state.loss.get_or_insert(loss);
             } else {
@@ -290,6 +293,36 @@ impl ClaimState {
     /// returns the reason, `Released` if the turn was valid until now.
     pub(crate) fn leave(&self, token: FencingToken) -> Option<Loss> {
         self.with(|state| state.leave(token))
+    }
+
+    /// Ends the turn with this token, because its work has ended and is completed now. Returns the
+    /// reason if it had ended before: then nothing may be completed. From now on nothing but the
+    /// answer to the completion ends the claim, and it is renewed until it is forgotten.
+    pub(crate) fn begin_completion(&self, token: FencingToken) -> Option<Loss> {
+        self.with(|state| state.begin_completion(token))
+    }
+
+    /// Returns whether its work has ended and is being completed.
+    pub(crate) fn is_completing(&self) -> bool {
+        locked(&self.state).is_completing
+    }
+
+    /// The end of the lease; `None` if there was no grant.
+    pub(crate) fn lease_until(&self) -> Option<Moment> {
+        locked(&self.state).grant.as_ref().map(|grant| grant.until)
+    }
+
+    /// Processes a grant that is no answer to the claim itself: a notification, or the answer to the
+    /// renewal of a place. The store may have handed the lock over without a look at whether the
+    /// work is done (S19), so a claim for work that is done once is sent again.
+    pub(crate) fn handed_over(&self, grant: Grant, sent: Moment) {
+        self.with(|state| {
+            if self.claim.once.is_some() && !state.taken {
+                (state.notified, state.must_notify) = (true, true);
+            } else {
+                state.granted(self.clock.now(), grant, sent);
+            }
+        });
     }
 
     /// The number of guards of the current turn.
@@ -455,7 +488,7 @@ impl Listener for ClaimState {
             Notification::Granted(grant) if grant.validity.is_anchored() => {
                 // The grant goes back to a request that was sent when its validity began.
                 let sent = grant.validity.start(self.clock.now());
-                self.grant(grant, sent);
+                self.handed_over(grant, sent);
             }
             Notification::Lost(loss) => self.lose(loss),
             Notification::Shortened(validity) => {

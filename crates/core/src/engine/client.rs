@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 
 use crate::backend::claim::ClaimId;
 use crate::backend::clock::{Clock, Moment};
+use crate::backend::completion::Completion;
 use crate::backend::contract::Backend;
 use crate::backend::error::{Error, ErrorKind, Result};
 use crate::backend::guarantees::Guarantees;
@@ -22,6 +23,7 @@ use crate::backend::notifier::Notifier;
 use crate::engine::backoff::Backoff;
 use crate::engine::claim_ids::ClaimIds;
 use crate::engine::claim_state::ClaimState;
+use crate::engine::completing::Completing;
 use crate::engine::concurrency_limit::ConcurrencyLimit;
 use crate::engine::events;
 use crate::engine::keeper::{Keeper, Work};
@@ -234,6 +236,26 @@ impl Client {
         Ok(())
     }
 
+    /// Asks the store to complete the work of a hold, and to end the hold. The completion goes on in
+    /// the background if the future is dropped.
+    pub(crate) async fn complete(
+        self: &Arc<Self>,
+        state: &Arc<ClaimState>,
+        completing: Completing,
+    ) -> Result<Completion> {
+        let mut pending = Pending {
+            client: self,
+            work: Some(|| Work::Complete(state.clone(), completing.clone())),
+        };
+        let backoff = Backoff::new(self.random());
+        let answer = completing
+            .ask(&*self.backend, &self.clock, &state.claim, backoff)
+            .await;
+        pending.work = None;
+        self.keeper.has_completed(state, &answer);
+        answer
+    }
+
     /// The moment until which a release that begins now is repeated before its error is returned to
     /// the caller.
     pub(crate) fn release_again_until(&self) -> Moment {
@@ -311,8 +333,8 @@ impl Client {
         }
     }
 
-    fn end_all(&self, min_hold_too: bool) {
-        self.keeper.end_all(min_hold_too);
+    fn end_all(&self, those_without_guard_too: bool) {
+        self.keeper.end_all(those_without_guard_too);
         self.wake_keeper();
     }
 

@@ -110,3 +110,15 @@ pub(crate) fn release_given_up(claim: &Claim) {
 pub(crate) fn release_refused(claim: &Claim, error: &Error) {
     tracing::warn!(target: "leasehold", lock = %claim.name, %error, "release refused, the lease will run out");
 }
+
+pub(crate) fn completed(claim: &Claim, token: FencingToken) {
+    tracing::debug!(target: "leasehold", lock = %claim.name, %token, "completed");
+}
+
+pub(crate) fn completion_unknown(claim: &Claim, error: &Error) {
+    tracing::warn!(target: "leasehold", lock = %claim.name, %error, "completion unanswered, will be repeated");
+}
+
+pub(crate) fn completion_given_up(claim: &Claim, error: &Error) {
+    tracing::warn!(target: "leasehold", lock = %claim.name, %error, "the work has ended, and its completion is not known to be recorded");
+}

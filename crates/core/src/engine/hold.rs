@@ -8,6 +8,7 @@
 use std::sync::{Arc, Weak};
 
 use crate::backend::clock::Moment;
+use crate::backend::completion::{Complete, Completion, Keep};
 use crate::backend::error::{Error, ErrorKind, Result};
 use crate::backend::grant::Claimed;
 use crate::backend::loss::Loss;
@@ -15,6 +16,7 @@ use crate::backend::name::Name;
 use crate::backend::token::FencingToken;
 use crate::engine::claim_state::ClaimState;
 use crate::engine::client::Client;
+use crate::engine::completing::Completing;
 use crate::engine::keeper::Work;
 use crate::engine::local_queue::Turn;
 use crate::engine::release::Release;
@@ -225,6 +227,38 @@ impl Share {
                 Err(self.hold.lost(loss))
             }
         }
+    }
+
+    /// Completes the work of the hold, which ends with that in the store, and waits for the store's
+    /// answer. The completion goes on in the background if the future is dropped. If the hold was
+    /// lost before, nothing is completed.
+    pub(crate) async fn complete(
+        mut self,
+        keep: Keep,
+        (result, is_cut): (Option<Arc<str>>, bool),
+    ) -> Result<Completion> {
+        self.left = true;
+        let Hold {
+            client,
+            state,
+            name,
+            token,
+        } = &self.hold;
+        if let Some(loss) = state.begin_completion(*token) {
+            self.give_back();
+            return Err(self.hold.lost(loss));
+        }
+        let place = state.place().ok_or_else(|| {
+            Error::new(ErrorKind::Internal, "a hold without a place").with_name(name)
+        })?;
+        let mut request = Complete::new(*token, place, keep);
+        request.result = result;
+        request.is_cut = is_cut;
+        let completing = Completing::new(request, state, client.clock.now());
+        client
+            .complete(state, completing)
+            .await
+            .map_err(|e| e.with_name(name))
     }
 
     /// Gives the lock to the next task of this process, or back to the store in the background, at

@@ -20,6 +20,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 use crate::backend::clock::{Clock, Moment};
+use crate::backend::completion::Completion;
 use crate::backend::contract::Backend;
 use crate::backend::error::Result;
 use crate::backend::grant::margin;
@@ -172,6 +173,22 @@ impl Keeper {
         events::lapses(&state.claim);
     }
 
+    /// Forgets a hold whose completion has been answered, or given up. The store has ended the hold
+    /// with the completion; without one it is released.
+    pub(crate) fn has_completed(&self, state: &Arc<ClaimState>, answer: &Result<Completion>) {
+        self.notifier.unlisten(state.claim.id);
+        self.forget(state);
+        match answer {
+            Ok(completion) => events::completed(&state.claim, completion.token),
+            Err(e) => {
+                events::completion_given_up(&state.claim, e);
+                self.queue(Work::Withdraw(Release::of([state])));
+                self.wake();
+            }
+        }
+        self.notify_if_drained();
+    }
+
     /// Renews the hold as before, because the store does not let holds end by themselves.
     pub(crate) fn outlives_nothing(&self, state: &ClaimState) {
         self.change(state, |kept| kept.lapsing = false);
@@ -209,17 +226,15 @@ impl Keeper {
     }
 
     /// Ends all kept claims: holds are lost, waiters check again, and all are withdrawn. A hold
-    /// whose guard has gone and that is within its `min_hold` goes on, unless `min_hold_too` is
-    /// true.
-    pub(crate) fn end_all(&self, min_hold_too: bool) {
+    /// whose guard has gone goes on within its `min_hold`, and while its work is being completed,
+    /// unless `those_without_guard_too` is true.
+    pub(crate) fn end_all(&self, those_without_guard_too: bool) {
         let mut registry = locked(&self.registry);
-        let ends = |state: &Arc<ClaimState>| {
-            min_hold_too
-                || registry
-                    .kept
-                    .get(&state.kept_as())
-                    .is_none_or(|kept| kept.release_at == NEVER)
+        let goes_on = |state: &Arc<ClaimState>| {
+            let kept = registry.kept.get(&state.kept_as());
+            state.is_completing() || kept.is_some_and(|kept| kept.release_at != NEVER)
         };
+        let ends = |state: &Arc<ClaimState>| those_without_guard_too || !goes_on(state);
         let ending: Vec<_> = registry.states().into_iter().filter(ends).collect();
         let gone: Vec<_> = ending
             .iter()
@@ -229,8 +244,9 @@ impl Keeper {
         for Kept { state, lapsing, .. } in gone.iter().flatten() {
             self.notifier.unlisten(state.claim.id);
             state.lose(Loss::Gone);
-            // A hold that the store may have let lapse ends with its `min_hold`.
-            if !lapsing {
+            // A hold that the store may have let lapse ends with its `min_hold`, and a release
+            // never overtakes a completion.
+            if !lapsing && !state.is_completing() {
                 self.queue(Work::Withdraw(Release::of([state])));
             }
         }

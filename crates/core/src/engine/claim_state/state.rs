@@ -30,6 +30,10 @@ pub(super) struct State {
     /// The moment until which the task of a local turn must take it; `None` once it has.
     pub(super) untaken_until: Option<Moment>,
     pub(super) loss: Option<Loss>,
+    /// The work under the hold has ended, and the store is asked to complete it. From then on only
+    /// its answer ends the hold: the completion ends it in the store, and a renewal that then finds
+    /// nothing is no loss.
+    pub(super) is_completing: bool,
     /// The loss was reported to `tracing`.
     pub(super) told: bool,
     /// The error of the latest failed renewal, unless one has succeeded since.
@@ -133,13 +137,26 @@ impl State {
         }
     }
 
+    /// Ends the turn with this token, because its work has ended and is completed now. Returns the
+    /// reason if it had ended before: then nothing may be completed.
+    pub(super) fn begin_completion(&mut self, token: FencingToken) -> Option<Loss> {
+        match self.leave(token) {
+            Some(Loss::Released) => {
+                self.is_completing = true;
+                None
+            }
+            ended => ended,
+        }
+    }
+
     fn ended_by(&self, now: Moment) -> Option<Loss> {
         self.end().and_then(|end| end.by(now))
     }
 
     /// The end of the hold; `None` if no guard was made of the grant.
     pub(super) fn end(&self) -> Option<End> {
-        let lease = self.grant.as_ref().filter(|_| self.taken)?.until;
+        let is_held = self.taken && !self.is_completing;
+        let lease = self.grant.as_ref().filter(|_| is_held)?.until;
         Some(End {
             lease,
             max: self.max_until,
@@ -163,7 +180,9 @@ impl State {
     /// Returns the facts that matter for its renewal.
     pub(super) fn seen(&self, claim: &Claim, bounds: &Bounds) -> RenewalFacts {
         let asked = claim.ttl;
-        let lease = self.grant.as_ref().map(|g| g.until);
+        // The lease of a hold that is being completed may run out, and is renewed all the same.
+        let is_held = |_: &&Granted| !self.is_completing;
+        let lease = self.grant.as_ref().filter(is_held).map(|g| g.until);
         // A waiter has less to lose, so it is renewed only after nearly half of the lease; more
         // than half is then left when the grant comes.
         let (ttl, renew_every) = self
@@ -181,7 +200,7 @@ impl State {
     }
 
     pub(super) fn granted(&mut self, now: Moment, grant: Grant, stamp: Moment) {
-        if self.loss.is_some() || self.given_back {
+        if self.loss.is_some() || self.given_back || self.is_completing {
             return;
         }
         if !self.taken && self.gone_at.is_some_and(|gone| stamp < gone) {

@@ -27,6 +27,12 @@ impl Work {
                 .await;
             }
             Work::Lapse(state, at) => lapse(keeper, &state, at, random).await,
+            Work::Complete(state, completing) => {
+                let backoff = Backoff::new(random);
+                let (backend, clock) = (&*keeper.backend, &keeper.clock);
+                let answer = completing.ask(backend, clock, &state.claim, backoff).await;
+                keeper.has_completed(&state, &answer);
+            }
         }
     }
 }

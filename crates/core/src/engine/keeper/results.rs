@@ -154,7 +154,7 @@ fn taken_in(
         Some(Renewal::Renewed(validity)) => {
             return (state.extend_at(now, *token, validity, sent), None);
         }
-        Some(Renewal::Granted(grant)) => state.grant(grant, sent),
+        Some(Renewal::Granted(grant)) => state.handed_over(grant, sent),
         Some(Renewal::Lost(loss)) => state.lose_lease(*token, loss),
         Some(Renewal::Unknown(e)) => {
             let why = Arc::new(e);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::backend::clock::Moment;
 use crate::engine::claim_state::ClaimState;
+use crate::engine::completing::Completing;
 use crate::engine::release::Release;
 use crate::support::own_keys::OwnMap;
 
@@ -17,6 +18,8 @@ pub(crate) enum Work {
     Withdraw(Release),
     /// Lets a hold that was given back within its `min_hold` end at this moment.
     Lapse(Arc<ClaimState>, Moment),
+    /// Completes the work of a hold, whose caller has left.
+    Complete(Arc<ClaimState>, Completing),
 }
 
 impl Work {
@@ -29,6 +32,7 @@ impl Work {
                 in_flight: in_flight.take(),
             }),
             Work::Lapse(state, at) => Work::Lapse(state.clone(), *at),
+            Work::Complete(state, completing) => Work::Complete(state.clone(), completing.clone()),
         }
     }
 }
