@@ -5,8 +5,8 @@ use std::pin::Pin;
 
 use crate::cases::{
     at_once, cancel, cost, downgrade, election, exclusion, fence, floor, holding, hygiene,
-    identity, input, lease, loss, modes, multi, names, permits, programs, reentry, runtimes, scale,
-    shared, token, waiting,
+    identity, input, lease, loss, modes, multi, names, once, permits, programs, reentry, runtimes,
+    scale, shared, token, waiting,
 };
 use crate::context::{TestContext, Variant};
 use crate::harness::Need;
@@ -183,6 +183,26 @@ table! {
     runtimes::another_goes_on_after_an_end: "P5", [], clean;
     runtimes::another_goes_on_beside_one_not_driven: "P5", [], clean;
     runtimes::another_goes_on_beside_a_blocked_one: "P5", [], clean;
+
+    once::says_whether_it_can: "P8 S19", [], clean;
+    once::runs_one_body: "P1 S19", [Once], faulty;
+    once::is_told_to_each_kind_of_claim: "P2 P4 S19", [Once], clean;
+    once::wakes_all_at_once: "P5 S19", [Once, PushedWake], clean;
+    once::is_left_to_the_next_by_a_failure: "P5 S19", [Once], faulty;
+    once::is_left_to_the_next_by_a_loss: "P2 P3 S19", [Once], clean;
+    once::completes_again_with_one_answer: "S19", [Once], clean;
+    once::records_nothing_without_a_hold: "S19", [Once], clean;
+    once::compares_the_token_of_a_hold_taken_anew: "P2 S19", [Once], clean;
+    once::outlives_a_lost_reply_and_its_caller: "P4 S19", [Once], clean;
+    once::is_forgotten_by_its_token: "P2 S19", [Once], clean;
+    once::ends_with_its_keep: "P2 S19", [Once], clean;
+    once::counts_for_fires_up_to_its_own: "S19", [Once], clean;
+    once::keeps_its_result: "P8 S19", [Once], clean;
+    once::is_of_its_own_name: "P10 S8 S19", [Once], clean;
+    once::shares_the_queue_with_locks: "P1 P2 P5 S19", [Once], clean;
+    once::is_asked_for_by_one_task_of_a_client: "P4 P5 S19", [Once], clean;
+    once::refuses_bad_input: "P8", [Once], clean;
+    once::survives_a_restart: "P2 S19", [Once, Private, Restart], clean;
 
     names::do_not_interact: "P10 S8", [], clean;
     names::are_long: "P10 S8", [], clean;

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::backend::{
-    Backend, Claim, Claimed, ClaimedAll, Clock, LeaseRef, Notifier, Place, Renewal, Subscription,
-    async_trait,
+    Backend, Claim, Claimed, ClaimedAll, Clock, Complete, Completed, Completions, LeaseRef,
+    Notifier, Place, Renewal, Subscription, async_trait,
 };
 use leasehold_core::{
-    Error, ErrorKind, FencingToken, Guarantees, LockQueue, Name, Result, StoreId,
+    Completion, Error, ErrorKind, FencingToken, Guarantees, LockQueue, Name, Result, StoreId,
 };
 use tokio::sync::watch;
 
@@ -31,6 +31,7 @@ struct Settings {
     fail_renewals: AtomicU32,
     lose_claim_replies: AtomicU32,
     lose_release_replies: AtomicU32,
+    lose_completion_replies: AtomicU32,
     lose_notifications: AtomicBool,
     /// Claims that the store has answered are held back while this is set.
     hold_claim_replies: watch::Sender<bool>,
@@ -67,6 +68,11 @@ impl Faults {
     /// The replies to the next `n` releases are lost after the store has acted.
     pub fn lose_release_replies(&self, n: u32) {
         self.0.lose_release_replies.store(n, Ordering::Relaxed);
+    }
+
+    /// The replies to the next `n` completions are lost after the store has acted.
+    pub fn lose_completion_replies(&self, n: u32) {
+        self.0.lose_completion_replies.store(n, Ordering::Relaxed);
     }
 
     /// Replies to claims are held back, after the store has acted, while this is set.
@@ -269,6 +275,10 @@ impl Backend for Faulty {
         self.inner.token_floor()
     }
 
+    fn completions(&self) -> Option<&dyn Completions> {
+        self.inner.completions().map(|_| self as &dyn Completions)
+    }
+
     fn notifier(&self) -> Option<&Notifier> {
         self.inner
             .notifier()
@@ -285,5 +295,46 @@ impl Backend for Faulty {
 
     async fn close(&self) -> Result<()> {
         self.inner.close().await
+    }
+}
+
+impl Faulty {
+    fn completions_inside(&self) -> Result<&dyn Completions> {
+        let none = || Error::new(ErrorKind::Unsupported, "the store records no completions");
+        self.inner.completions().ok_or_else(none)
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl Completions for Faulty {
+    async fn complete(&self, claim: &Claim, request: &Complete) -> Result<Completed> {
+        self.before().await?;
+        let answer = self.completions_inside()?.complete(claim, request).await;
+        self.after(answer, take(&self.faults.0.lose_completion_replies))
+    }
+
+    async fn completion(&self, name: &Name) -> Result<Option<Completion>> {
+        self.completions_inside()?.completion(name).await
+    }
+
+    async fn forget(&self, name: &Name, token: FencingToken) -> Result<bool> {
+        self.completions_inside()?.forget(name, token).await
+    }
+
+    async fn list_completions(
+        &self,
+        prefix: &str,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<(Name, Completion)>> {
+        let completions = self.completions_inside()?;
+        completions.list_completions(prefix, after, limit).await
+    }
+
+    async fn recorded(&self, claim: &Claim, token: FencingToken) -> Result<Option<Completion>> {
+        self.before().await?;
+        let answer = self.completions_inside()?.recorded(claim, token).await;
+        self.after(answer, false)
     }
 }

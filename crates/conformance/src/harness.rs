@@ -244,13 +244,16 @@ pub enum Need {
     Raise,
     /// A claim's floor raises the token of its hold (S16).
     Floor,
+    /// Completions: work that is done once (S19).
+    Once,
 }
 
 impl Need {
     /// Returns whether every store is expected to meet it.
     fn is_expected(self) -> bool {
         use Need::{
-            AtomicMulti, Downgrade, Fair, Floor, MinHold, OwnEntry, Permits, Raise, Shared, Values,
+            AtomicMulti, Downgrade, Fair, Floor, MinHold, Once, OwnEntry, Permits, Raise, Shared,
+            Values,
         };
         matches!(
             self,
@@ -263,6 +266,7 @@ impl Need {
                 | MinHold
                 | Raise
                 | Floor
+                | Once
         )
     }
 }

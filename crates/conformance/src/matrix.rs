@@ -10,7 +10,7 @@ use crate::harness::{Capabilities, Need};
 /// lack.
 type Column = (&'static str, &'static [&'static str], &'static [Need]);
 
-const COLUMNS: [Column; 6] = [
+const COLUMNS: [Column; 7] = [
     (
         "`lock`",
         &[
@@ -64,6 +64,7 @@ const COLUMNS: [Column; 6] = [
         &["reentry", "programs"],
         &[Need::Fair, Need::Shared],
     ),
+    ("`once`", &["once"], &[Need::Once]),
 ];
 
 /// The cases that ran, each with whether it passed.

@@ -14,7 +14,11 @@ use crate::claim::Queue;
 
 /// The completions of all names.
 #[derive(Default)]
-pub(crate) struct Recorded(BTreeMap<Name, Record>);
+pub(crate) struct Recorded {
+    all: BTreeMap<Name, Record>,
+    /// With so many, those whose keep has passed are removed.
+    sweep_at: usize,
+}
 
 struct Record {
     /// The claim that has completed its work.
@@ -40,7 +44,7 @@ impl Recorded {
     /// The completion that counts for this claim.
     pub(crate) fn done(&self, claim: &Claim, now: Moment) -> Option<Completion> {
         let record = self
-            .0
+            .all
             .get(&claim.name)
             .filter(|record| record.counts(now))?;
         let counts = record.completion.counts_for(claim.once?);
@@ -48,12 +52,16 @@ impl Recorded {
     }
 
     fn of(&self, name: &Name, now: Moment) -> Option<&Record> {
-        self.0.get(name).filter(|record| record.counts(now))
+        self.all.get(name).filter(|record| record.counts(now))
     }
 
-    /// Removes those whose keep has passed.
-    fn sweep(&mut self, now: Moment) {
-        self.0.retain(|_, record| record.counts(now));
+    /// Adds one, and removes those whose keep has passed when their number may have doubled.
+    fn insert(&mut self, name: Name, record: Record, now: Moment) {
+        if self.all.len() >= self.sweep_at {
+            self.all.retain(|_, record| record.counts(now));
+            self.sweep_at = (self.all.len() * 2).max(64);
+        }
+        self.all.insert(name, record);
     }
 }
 
@@ -124,8 +132,7 @@ impl Completions for Memory {
                 until,
             };
             let shown = record.shown(now);
-            state.recorded.sweep(now);
-            state.recorded.0.insert(claim.name.clone(), record);
+            state.recorded.insert(claim.name.clone(), record, now);
             Completed::Done(shown)
         })
         .await
@@ -147,7 +154,7 @@ impl Completions for Memory {
                 .of(name, now)
                 .is_some_and(|record| record.completion.token == token);
             if is_it {
-                state.recorded.0.remove(name);
+                state.recorded.all.remove(name);
             }
             is_it
         })
@@ -165,7 +172,7 @@ impl Completions for Memory {
             let from = after.map_or(Bound::Unbounded, Bound::Excluded);
             state
                 .recorded
-                .0
+                .all
                 .range((from, Bound::Unbounded))
                 .filter(|(name, record)| name.as_str().starts_with(prefix) && record.counts(now))
                 .take(limit)

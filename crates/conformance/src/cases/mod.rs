@@ -17,6 +17,7 @@ pub(crate) mod loss;
 pub(crate) mod modes;
 pub(crate) mod multi;
 pub(crate) mod names;
+pub(crate) mod once;
 pub(crate) mod permits;
 pub(crate) mod programs;
 mod protected;
