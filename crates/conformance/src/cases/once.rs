@@ -177,9 +177,9 @@ pub(crate) async fn is_told_to_each_kind_of_claim(ctx: TestContext) {
             assert_eq!(seen.at, completion.at, "{what}");
         }
     }
+    let held = granted(two.claim(&lock).await);
     let store = ctx.store().await;
     ctx.queue_is(&store, "a", 1, 0).await;
-    let held = granted(two.claim(&lock).await);
     assert!(held.token > completion.token, "P2: tokens rise beyond it");
     given_back(
         &*two,
@@ -484,7 +484,8 @@ pub(crate) async fn counts_for_fires_up_to_its_own(ctx: TestContext) {
     assert!(ran(&fire(7)).await);
     for n in [0, 6, 7] {
         assert!(!ran(&fire(n)).await, "fire {n} after fire 7");
-        assert_eq!(fire(n).done().await.unwrap().map(|done| done.fire), Some(7));
+        let done = fire(n).done().await.unwrap().map(|done| done.fire);
+        assert_eq!(done, Some(7), "fire {n} after fire 7");
     }
     assert_eq!(fire(8).done().await.unwrap(), None);
     assert!(ran(&fire(8)).await, "fire 8 after fire 7");
@@ -560,7 +561,7 @@ pub(crate) async fn is_of_its_own_name(ctx: TestContext) {
         let once = store.once(name).keep(DAY);
         assert_eq!(once.done().await.unwrap(), None, "{name:?}");
         assert!(ran(&once).await, "{name:?}");
-        give_back(store.lock(name).acquire().await.unwrap());
+        give_back(store.lock(name).acquire().await.unwrap()).await;
     }
     let mut sorted = names.to_vec();
     sorted.sort_unstable();

@@ -83,6 +83,18 @@ pub(crate) enum Defect {
     RaiseLowers,
     MarksTheFirstTurn,
     NamesItselfAnew,
+    GrantsWhatIsDone,
+    TellsLocks,
+    TellsNoWaiter,
+    RecordsWithoutAHold,
+    ComparesNoToken,
+    AnswersAnyRecord,
+    ForgetsWhoCompleted,
+    RepeatExtends,
+    ForgetsByName,
+    CutsTheKeep,
+    IgnoresFires,
+    RefusesLongResults,
 }
 
 /// A mistake and its judge.
@@ -281,4 +293,30 @@ sentences! {
         => "floor/is_marked", "is before the last of";
     NamesItselfAnew: "each client has another identity of the store"
         => "identity/is_one_of_all_clients", "left == right";
+    GrantsWhatIsDone: "a claim for work that is done is granted as a lock is"
+        => "once/is_told_to_each_kind_of_claim", "expected|a claim|a try|a new claim";
+    GrantsWhatIsDone: "a claim for work that is done is granted as a lock is"
+        => "once/runs_one_body", "a body after done|two bodies|bodies";
+    TellsLocks: "a lock of a name whose work is done is refused"
+        => "once/is_told_to_each_kind_of_claim", "expected a grant";
+    TellsNoWaiter: "a completion notifies none of those who wait"
+        => "once/wakes_all_at_once", "the push of a completion";
+    RecordsWithoutAHold: "a completion is written without a look at the hold"
+        => "once/records_nothing_without_a_hold", "a hold|another";
+    ComparesNoToken: "a completion compares the claim, and not the token of its hold"
+        => "once/compares_the_token_of_a_hold_taken_anew", "the token of a hold before";
+    AnswersAnyRecord: "a completion is answered with whichever record is there"
+        => "once/records_nothing_without_a_hold", "whose work another has completed";
+    ForgetsWhoCompleted: "a repeated completion is answered by the hold alone"
+        => "once/completes_again_with_one_answer", "expected a completion";
+    RepeatExtends: "a repeated completion is kept for longer"
+        => "once/completes_again_with_one_answer", "extended the keep";
+    ForgetsByName: "forget removes the record of a name, whatever the token"
+        => "once/is_forgotten_by_its_token", "by another token";
+    CutsTheKeep: "a record ends before its keep"
+        => "once/ends_with_its_keep", "it ended after|it counts";
+    IgnoresFires: "a record counts for every fire"
+        => "once/counts_for_fires_up_to_its_own", "fire";
+    RefusesLongResults: "a long result is refused when the work has ended"
+        => "once/keeps_its_result", "Invalid";
 }

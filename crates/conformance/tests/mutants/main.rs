@@ -10,6 +10,7 @@
 
 mod at_once;
 mod broken;
+mod completions;
 mod defect;
 mod floors;
 mod leases;

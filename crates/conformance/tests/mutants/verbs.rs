@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leasehold_core::backend::{
-    Backend, Claim, Claimed, ClaimedAll, Grant, LeaseRef, Mode, Moment, Notifier, Place, Renewal,
-    Subscription, async_trait,
+    Backend, Claim, Claimed, ClaimedAll, Completions, Grant, LeaseRef, Mode, Moment, Notifier,
+    Place, Renewal, Subscription, async_trait,
 };
 use leasehold_core::{Fencing, FencingToken, Guarantees, LockQueue, Loss, Name, Result, StoreId};
 
@@ -33,7 +33,7 @@ impl Backend for Broken {
             return Ok(answer);
         }
         let sent = Moment::now();
-        let asked = self.asked(claim, sent);
+        let asked = self.asked_once(self.asked(claim, sent));
         let downgrades = self.downgrades(claim);
         let before = self.with(claim.id, |mine| mine.sent);
         if downgrades && self.is(Defect::DowngradeQueuesAgain) {
@@ -57,6 +57,10 @@ impl Backend for Broken {
         Ok(match answer {
             Claimed::Granted(grant) => self.granted(claim, grant, sent),
             Claimed::Waiting(waiting) => self.waiting(claim, waiting, is_new).await,
+            Claimed::Done(completion) => {
+                self.forget(claim.id);
+                Claimed::Done(self.recorded_as(completion))
+            }
             Claimed::Busy(mut who) => {
                 self.forget(claim.id);
                 self.unlabel(&mut who);
@@ -200,6 +204,10 @@ impl Backend for Broken {
             return Some(StoreId::of("broken", format_args!("{self:p}")));
         }
         self.world.memory().identity()
+    }
+
+    fn completions(&self) -> Option<&dyn Completions> {
+        Some(self)
     }
 
     fn token_floor(&self) -> Option<&dyn TokenFloor> {
