@@ -74,6 +74,10 @@ impl Harness for World {
             &[Need::Raise, Need::Floor],
             "its parts are raised, each by itself",
         )
+        .lacks(
+            &[Need::Once],
+            "no step writes a record in one store and reads it in the other",
+        )
     }
 
     async fn private(&self) -> Arc<dyn Harness> {

@@ -76,6 +76,9 @@ pub(crate) async fn lacking(client: &dyn Backend, store: &Store) -> Vec<Need> {
     if !store.guarantees().min_hold_outlives_process() {
         lacking.push(Need::MinHold);
     }
+    if !store.guarantees().once() {
+        lacking.push(Need::Once);
+    }
     match client.token_floor().map(|floor| floor.raises()) {
         Some(Raises::Holds(_)) => {}
         Some(Raises::Places(_)) => lacking.push(Need::Floor),

@@ -53,6 +53,10 @@ fn able(needs: &[Need], why: &'static str) -> Capabilities {
         .lacks(&[Need::Fair], "the nodes share no order")
         .lacks(&[Need::Permits], "no majority counts permits")
         .lacks(
+            &[Need::Once],
+            "a record on a majority of the nodes is not read by one step",
+        )
+        .lacks(
             &[Need::AtomicMulti],
             "a majority of the nodes agrees on one name at a time",
         )

@@ -1,6 +1,6 @@
 //! A decorator that counts and times renewals, and changes nothing.
 
-use leasehold::backend::TokenFloor;
+use leasehold::backend::{Completions, TokenFloor};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -77,6 +77,10 @@ impl Backend for Counting {
 
     fn identity(&self) -> Option<StoreId> {
         self.inner.identity()
+    }
+
+    fn completions(&self) -> Option<&dyn Completions> {
+        self.inner.completions()
     }
 
     fn token_floor(&self) -> Option<&dyn TokenFloor> {

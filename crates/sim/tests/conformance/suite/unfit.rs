@@ -20,6 +20,11 @@ const LACKS: &[Lack] = &[
         &Kind::ALL,
         "a simulated network leads to the servers of one store",
     ),
+    (
+        Need::Once,
+        &[Kind::Redlock],
+        "a record on a majority of the nodes is not read by one step",
+    ),
     (Need::Fair, &[Kind::Redlock], "the nodes share no order"),
     (
         Need::Permits,
