@@ -23,6 +23,7 @@ mod load;
 mod losing;
 mod many;
 mod nested;
+mod once;
 mod runtimes;
 mod scale;
 mod script;

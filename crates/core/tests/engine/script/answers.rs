@@ -1,9 +1,11 @@
 //! What a scripted store may answer.
 
+use std::time::SystemTime;
+
 use leasehold_core::backend::{
     Claim, Claimed, ClaimedAll, Grant, LeaseRef, Moment, Place, Renewal, Validity, Waiting,
 };
-use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Result};
+use leasehold_core::{Completion, Contention, Error, ErrorKind, FencingToken, Result};
 
 fn place(claim: &Claim) -> Place {
     Place::new(format!("at {}", claim.name))
@@ -48,6 +50,13 @@ pub(crate) fn renewed(all: &[LeaseRef]) -> Vec<Renewal> {
     all.iter()
         .map(|lease| Renewal::Renewed(lease.claim.ttl.into()))
         .collect()
+}
+
+/// The completion of this token's work, by this claim.
+pub(crate) fn completion(claim: &Claim, token: FencingToken) -> Completion {
+    let mut completion = Completion::new(token, claim.label.clone(), SystemTime::UNIX_EPOCH);
+    completion.fire = claim.once.unwrap();
+    completion
 }
 
 pub(crate) fn error<T>(kind: ErrorKind) -> Result<T> {

@@ -19,6 +19,8 @@ pub(crate) enum Call {
     Release(ClaimId, Option<Place>),
     /// It is to end by itself so long from then.
     Lapse(ClaimId, Duration),
+    /// The work under this token is done.
+    Complete(ClaimId, FencingToken),
     Evict(FencingToken),
     Inspect(Name),
     Close,
@@ -81,6 +83,10 @@ impl Log {
             }
         };
         self.calls().into_iter().filter_map(rest).collect()
+    }
+
+    pub(crate) fn completions(&self) -> usize {
+        self.count(|call| matches!(call, Call::Complete(..)))
     }
 
     pub(crate) fn inspects(&self) -> usize {

@@ -9,14 +9,18 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::backend::{
-    Backend, Claim, ClaimId, Claimed, ClaimedAll, Clock, LeaseRef, Notifier, Place, Renewal,
-    Subscription, VirtualClock, async_trait,
+    Backend, Claim, ClaimId, Claimed, ClaimedAll, Clock, Complete, Completed, Completions,
+    LeaseRef, Notifier, Place, Renewal, Subscription, VirtualClock, async_trait,
 };
-use leasehold_core::{Fairness, FencingToken, Guarantees, LockQueue, Name, Result, Store};
+use leasehold_core::{
+    Completion, Fairness, FencingToken, Guarantees, LockQueue, Name, Result, Store,
+};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Notify, watch};
 
-pub(crate) use answers::{all_granted, error, granted, granted_since, renewed, turns, waiting};
+pub(crate) use answers::{
+    all_granted, completion, error, granted, granted_since, renewed, turns, waiting,
+};
 pub(crate) use log::{Call, Log};
 
 mod answers;
@@ -57,6 +61,8 @@ pub(crate) struct Script {
     lapse: Option<Hook<Claim, ()>>,
     inspect: Hook<Name, LockQueue>,
     close: Hook<(), ()>,
+    /// A script without it records no completions.
+    complete: Option<Hook<(Claim, Complete), Completed>>,
 }
 
 impl Script {
@@ -82,6 +88,7 @@ impl Script {
             lapse: None,
             inspect: Box::new(|_, _| ready(Ok(LockQueue::default())).boxed()),
             close: Box::new(|(), _| ready(Ok(())).boxed()),
+            complete: None,
         }
     }
 
@@ -201,6 +208,20 @@ impl Script {
     {
         Script {
             lapse: Some(Box::new(move |claim, n| hook(claim, n).boxed())),
+            ..self
+        }
+    }
+
+    /// It records completions.
+    pub(crate) fn completes<F>(
+        self,
+        hook: impl Fn((Claim, Complete), usize) -> F + Send + Sync + 'static,
+    ) -> Script
+    where
+        F: Future<Output = Result<Completed>> + Send + 'static,
+    {
+        Script {
+            complete: Some(Box::new(move |asked, n| hook(asked, n).boxed())),
             ..self
         }
     }
@@ -350,6 +371,11 @@ impl Backend for Watched {
             .with_atomic_multi(at_once)
             .with_warnings(warnings)
             .with_min_hold_outlives_process(self.0.lapse.is_some())
+            .with_once(self.0.complete.is_some())
+    }
+
+    fn completions(&self) -> Option<&dyn Completions> {
+        self.0.complete.as_ref().map(|_| self as &dyn Completions)
     }
 
     fn notifier(&self) -> Option<&Notifier> {
@@ -371,6 +397,35 @@ impl Backend for Watched {
         let n = self.0.log.count(|call| *call == Call::Close);
         self.0.write(Call::Close);
         (self.0.close)((), n).await
+    }
+}
+
+#[async_trait]
+impl Completions for Watched {
+    async fn complete(&self, claim: &Claim, request: &Complete) -> Result<Completed> {
+        let n = self.0.log.completions();
+        self.0.write(Call::Complete(claim.id, request.token));
+        let Some(hook) = &self.0.complete else {
+            panic!("asked for what it does not give")
+        };
+        hook((claim.clone(), request.clone()), n).await
+    }
+
+    async fn completion(&self, _: &Name) -> Result<Option<Completion>> {
+        Ok(None)
+    }
+
+    async fn forget(&self, _: &Name, _: FencingToken) -> Result<bool> {
+        Ok(false)
+    }
+
+    async fn list_completions(
+        &self,
+        _: &str,
+        _: Option<&Name>,
+        _: usize,
+    ) -> Result<Vec<(Name, Completion)>> {
+        Ok(Vec::new())
     }
 }
 
