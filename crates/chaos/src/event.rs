@@ -66,6 +66,35 @@ pub enum What {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         owner: Option<u64>,
     },
+    /// The acquisition is for work that is done once.
+    Once {
+        /// The acquisition.
+        op: u64,
+        /// The number of the fire.
+        fire: u64,
+    },
+    /// The caller was told that the work of this lock is done.
+    Done {
+        /// The acquisition, which has ended with that, or before.
+        op: u64,
+        /// The lock's name.
+        lock: String,
+        /// The token of the record.
+        tok: u64,
+        /// The fire that is done, and with it all that are smaller.
+        fire: u64,
+        /// An instant before the request that was answered so.
+        since: u64,
+        /// Until when the record counts, at least.
+        until: u64,
+    },
+    /// The record with this token, that the work of a lock is done, is about to be forgotten.
+    Forget {
+        /// The lock's name.
+        lock: String,
+        /// The token of the record.
+        tok: u64,
+    },
     /// The acquisition was seen in the lock's queue.
     Queued {
         /// The acquisition.

@@ -75,6 +75,8 @@ pub struct Figures {
     pub killed: u64,
     /// Places that were seen in a queue.
     pub queued: u64,
+    /// Callers that were told that their work is done.
+    pub done: u64,
     /// Faults by their kind.
     pub faults: BTreeMap<String, u64>,
 }

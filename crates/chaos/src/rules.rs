@@ -35,6 +35,8 @@ pub enum Invariant {
     I13,
     /// Calls return by their deadline.
     I14,
+    /// Work that is done is not begun again.
+    I15,
 }
 
 impl fmt::Display for Invariant {
@@ -55,6 +57,7 @@ impl fmt::Display for Invariant {
             Invariant::I12 => "I12 downgrade",
             Invariant::I13 => "I13 bounded use",
             Invariant::I14 => "I14 deadline",
+            Invariant::I15 => "I15 done once",
         };
         f.write_str(name)
     }
@@ -133,4 +136,6 @@ rules! {
     Growth => I13,
     /// A call returned too late.
     LateReturn => I14,
+    /// Work begins although somebody was told that it is done.
+    BegunAfterDone => I15,
 }

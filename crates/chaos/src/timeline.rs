@@ -161,6 +161,7 @@ fn note(
 /// The acquisition that an event is about.
 fn number(what: &What) -> Option<u64> {
     match what {
+        What::Once { op, .. } | What::Done { op, .. } => Some(*op),
         What::Queued { op } | What::Ok { op, .. } | What::Fail { op, .. } | What::Info { op } => {
             Some(*op)
         }
@@ -178,6 +179,8 @@ impl Row {
     fn note(&mut self, t: u64, what: &What) {
         let mut mark = |colour, text: String| self.marks.push((t, colour, text));
         match what {
+            What::Once { fire, .. } => mark("#888", format!("work of fire {fire}, done once")),
+            What::Done { fire, .. } => mark("#06c", format!("told that fire {fire} is done")),
             What::Queued { .. } => mark("#888", "seen in the queue".into()),
             What::Ok { valid, tok, .. } => {
                 mark("#060", format!("granted with token {tok}"));

@@ -94,6 +94,11 @@ impl Kind {
         !matches!(self, Kind::Redlock | Kind::Redlock5)
     }
 
+    /// Returns whether its worlds have work that is done once.
+    pub(crate) fn does_once(self) -> bool {
+        self == Kind::Simple
+    }
+
     /// Returns whether it is etcd, whose leases are whole seconds, and two at least.
     pub(crate) fn is_etcd(self) -> bool {
         matches!(self, Kind::Etcd | Kind::Etcd3)

@@ -24,6 +24,7 @@ mod kind;
 mod machine;
 mod meanwhile;
 mod network;
+mod once;
 mod plan;
 mod process;
 mod redis;

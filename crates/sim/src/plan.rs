@@ -9,11 +9,12 @@ use crate::plan::steps::{Habits, steps, vary};
 
 mod deleted;
 mod faults;
+mod once;
 mod parts;
 mod steps;
 
 pub(crate) use parts::{
-    Air, Ask, Do, Fault, LEADER, LOCKS, MS, Message, Request, Step, Way, Wrong,
+    Air, Ask, Do, Ends, Fault, LEADER, LOCKS, MS, Message, Request, Step, Way, Work, Wrong,
 };
 
 /// Changes the seed for properties of a world as a whole, so that they are drawn from other numbers
@@ -127,6 +128,9 @@ impl Plan {
             faults.clear();
         }
         let polls = style.bool();
+        if kind.does_once() && style.u8(..3) == 0 {
+            once::replace(&mut style, &mut steps, ttl);
+        }
         let mut plan = Plan {
             tick,
             unit,

@@ -45,6 +45,7 @@ pub(crate) async fn work(worker: Arc<Worker>, steps: Vec<Step>) {
         }
         match &step.what {
             Do::Lock(ask) => worker.once(step.nth as u64 + 1, ask).await,
+            Do::Once(work) => worker.work_once(step.nth as u64 + 1, work).await,
             Do::Both(limit, holds) => worker.both(step.nth as u64 + 1, *limit, *holds).await,
             Do::Look(lock) => worker.look(lock).await,
         }
@@ -219,7 +220,7 @@ impl Worker {
         }
     }
 
-    fn note(&self, released: bool, op: u64, error: Option<&Error>) {
+    pub(crate) fn note(&self, released: bool, op: u64, error: Option<&Error>) {
         if let Some(error) = error.filter(|error| !error.is_retryable() && error.loss().is_none()) {
             self.unexpected(op, error);
         }
@@ -362,7 +363,7 @@ impl Worker {
         }
     }
 
-    fn refusal(&self, op: u64, error: &Error) -> What {
+    pub(crate) fn refusal(&self, op: u64, error: &Error) -> What {
         match error.kind() {
             ErrorKind::Contended => What::Fail { op, busy: true },
             ErrorKind::TimedOut | ErrorKind::Unavailable => What::Fail { op, busy: false },
@@ -375,7 +376,7 @@ impl Worker {
         }
     }
 
-    fn expect(&self, op: u64, error: &Error) {
+    pub(crate) fn expect(&self, op: u64, error: &Error) {
         use ErrorKind::{Ambiguous, Lost, OtherStore, TimedOut, Unavailable};
         match error.kind() {
             Lost | TimedOut | Unavailable | Ambiguous => {}

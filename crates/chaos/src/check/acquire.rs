@@ -3,7 +3,7 @@
 use super::{
     Checker, ended, exclusion,
     late::Late,
-    lock::{Hold, Waiter},
+    lock::{Done, Hold, Lock, Waiter},
     tokens, waits,
 };
 use crate::{
@@ -46,8 +46,52 @@ impl Checker {
             floor: lock.tokens.greatest,
             queued: None,
             alone,
+            fire: None,
         };
         lock.waiting.insert(op, waiter);
+    }
+
+    pub(super) fn once(&mut self, op: u64, fire: u64) {
+        let lock = self.ops.get(&op).map(|at| &mut self.locks[*at]);
+        if let Some(waiter) = lock.and_then(|lock| lock.waiting.get_mut(&op)) {
+            waiter.fire = Some(fire);
+        }
+    }
+
+    /// Somebody was told that work is done. Where data may have been lost since it was asked for,
+    /// that says nothing.
+    pub(super) fn done(&mut self, event: &Event) {
+        let What::Done {
+            lock,
+            tok,
+            fire,
+            since,
+            until,
+            ..
+        } = &event.what
+        else {
+            return;
+        };
+        let at = self.lock(lock);
+        self.report.figures.done += 1;
+        let counts = self.faults.forfeits(lock, *since, 0) == 0;
+        let lock = &mut self.locks[at];
+        lock.done.retain(|done| event.t < done.until);
+        if counts && !lock.forgotten.contains(tok) {
+            lock.done.push(Done {
+                fire: *fire,
+                tok: *tok,
+                until: *until,
+                told: event.clone(),
+            });
+        }
+    }
+
+    pub(super) fn forgotten(&mut self, name: &str, tok: u64) {
+        let at = self.lock(name);
+        let lock = &mut self.locks[at];
+        lock.forgotten.insert(tok);
+        lock.done.retain(|done| done.tok != tok);
     }
 
     pub(super) fn queued(&mut self, op: u64, t: u64) {
@@ -89,6 +133,7 @@ impl Checker {
         };
         let lock = &mut self.locks[at];
         let mut found: Vec<_> = waits::passed(lock, &hold, &waiter).into_iter().collect();
+        found.extend(begun_after_done(lock, waiter.fire, event));
         if !self.faults.disorders(waiter.asked) {
             found.extend(tokens::granted(lock, &hold, waiter.floor));
         }
@@ -247,4 +292,19 @@ impl Checker {
         (valid <= event.t)
             .then(|| self.locks[at].violation(Rule::ValidInPast, text, vec![event.clone()]))
     }
+}
+
+/// Work begins: nobody may have been told that its fire is done.
+fn begun_after_done(lock: &Lock, fire: Option<u64>, event: &Event) -> Option<Violation> {
+    let fire = fire?;
+    let counts = |done: &&Done| fire <= done.fire && event.t < done.until;
+    let Done {
+        fire: done, told, ..
+    } = lock.done.iter().find(counts)?;
+    let text = format!("work of fire {fire} begins, and fire {done} was told to be done");
+    Some(lock.violation(
+        Rule::BegunAfterDone,
+        text,
+        vec![told.clone(), event.clone()],
+    ))
 }

@@ -137,6 +137,8 @@ impl Checker {
         }
         if breaks >= Breaks::Exclusion {
             self.forfeit(lock, u64::MAX);
+            // What was recorded as done may be forgotten.
+            self.concerned(lock).for_each(|known| known.done.clear());
         }
     }
 

@@ -1,6 +1,6 @@
 //! The state of one lock at one instant of the history.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::tokens::{Floor, Tokens};
 use crate::{
@@ -44,6 +44,8 @@ pub(super) struct Waiter {
     pub(super) queued: Option<u64>,
     /// No other acquisition has used the lock since this one was invoked.
     pub(super) alone: bool,
+    /// The fire, if it is for work that is done once.
+    pub(super) fire: Option<u64>,
 }
 
 impl Waiter {
@@ -55,6 +57,15 @@ impl Waiter {
             && self.mode.excludes(other.mode)
             && (self.owner.is_none() || self.owner != other.owner)
     }
+}
+
+/// A fire that somebody was told is done.
+pub(super) struct Done {
+    pub(super) fire: u64,
+    pub(super) tok: u64,
+    /// Until when its record counts.
+    pub(super) until: u64,
+    pub(super) told: Event,
 }
 
 #[derive(Default)]
@@ -79,6 +90,10 @@ pub(super) struct Lock {
     /// Since when the process of its holder is dead, while others wait, and whether no other fault
     /// has been there since.
     pub(super) orphaned: Option<(u64, bool)>,
+    /// What somebody was told is done.
+    pub(super) done: Vec<Done>,
+    /// The tokens of records that may have been forgotten.
+    pub(super) forgotten: BTreeSet<u64>,
 }
 
 impl Lock {

@@ -140,6 +140,9 @@ impl Checker {
         match &event.what {
             What::Begin { limits, .. } => (self.limits, self.begun) = (*limits, t),
             What::Invoke { op, .. } => self.invoked(*op, event),
+            What::Once { op, fire } => self.once(*op, *fire),
+            What::Done { .. } => self.done(event),
+            What::Forget { lock, tok } => self.forgotten(lock, *tok),
             What::Queued { op } => self.queued(*op, t),
             What::Under { op, claim } => self.under(*op, *claim),
             What::Ok { op, tok, valid } => self.granted(*op, *tok, *valid, event),

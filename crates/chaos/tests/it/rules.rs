@@ -57,6 +57,10 @@ const FOUND: &[(Rule, &str)] = &[
         Rule::Passed,
         "10 holds 1 x, 20 asks 2 x, 25 is-queued 2 @9, 30 asks 3 x, 40 releases 1, 42 granted 3, 50 releases 3, 52 granted 2 4, 60 releases 2, 70 ends",
     ),
+    (
+        Rule::BegunAfterDone,
+        "10 does 1 1, 11 granted 1, 20 releases 1, 21 told 1 1 900, 30 does 2 1, 31 granted 2, 40 releases 2, 50 ends",
+    ),
     (Rule::LateLoss, "10 holds 1 x, 1063 loses 1, 5000 ends"),
     (Rule::ValidInPast, "10 asks 1 x, 20 finds-over 1, 30 ends"),
     (

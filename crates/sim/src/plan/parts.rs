@@ -54,6 +54,7 @@ impl Step {
     pub(super) fn holds(&self) -> Duration {
         match &self.what {
             Do::Lock(ask) => ask.holds,
+            Do::Once(work) => work.takes,
             Do::Both(_, holds) => *holds,
             Do::Look(_) => Duration::ZERO,
         }
@@ -63,6 +64,8 @@ impl Step {
 #[derive(Clone, Debug)]
 pub(crate) enum Do {
     Lock(Ask),
+    /// Work that is done once.
+    Once(Work),
     /// Two locks at once: the time limit of the wait (`None` if it only tries), and the time for
     /// which they are held.
     Both(Option<Duration>, Duration),
@@ -88,6 +91,35 @@ pub(crate) struct Ask {
     /// The longest hold that the lock allows.
     pub(crate) most: Option<Duration>,
     pub(crate) drops: bool,
+}
+
+/// Work that is done once, and the way in which it ends.
+#[derive(Clone, Debug)]
+pub(crate) struct Work {
+    pub(crate) lock: &'static str,
+    pub(crate) fire: u64,
+    pub(crate) keep: Duration,
+    pub(crate) tries: bool,
+    /// The time that the library may wait.
+    pub(crate) limit: Option<Duration>,
+    /// The time after which the caller leaves, before the work begins.
+    pub(crate) leaves: Option<Duration>,
+    pub(crate) takes: Duration,
+    pub(crate) ends: Ends,
+}
+
+/// The end of work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ends {
+    Done,
+    /// It is done, and its caller leaves so long after it has asked for the completion.
+    Left(Duration),
+    /// It fails, and is released.
+    Failed,
+    /// It fails, and its guard is dropped.
+    Dropped,
+    /// It is done, and what was recorded of it is forgotten afterwards.
+    Forgotten,
 }
 
 /// Something that goes wrong for a while.

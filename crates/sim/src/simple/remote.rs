@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold_core::backend::{
-    Backend, Claim, Claimed, LeaseRef, Moment, Notifier, Place, Renewal, Subscription, async_trait,
+    Backend, Claim, Claimed, Complete, Completed, Completions, LeaseRef, Moment, Notifier, Place,
+    Renewal, Subscription, async_trait,
 };
 use leasehold_core::support::locked;
 use leasehold_core::{
-    Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result,
+    Completion, Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name,
+    Result,
 };
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -158,7 +160,12 @@ impl Backend for Remote {
             .with_fencing(Fencing::SurvivesDataLoss)
             .with_fairness(Fairness::Strict)
             .with_pushed_wake(true)
+            .with_once(true)
             .with_ttl(Duration::from_millis(50), Duration::from_nanos(1))
+    }
+
+    fn completions(&self) -> Option<&dyn Completions> {
+        Some(self)
     }
 
     fn notifier(&self) -> Option<&Notifier> {
@@ -174,6 +181,43 @@ impl Backend for Remote {
             .push((number, name.clone(), client.clone()));
         client.notifier.holder_changed(name);
         Subscription::new(Observation(server, number))
+    }
+}
+
+#[async_trait]
+impl Completions for Remote {
+    async fn complete(&self, claim: &Claim, request: &Complete) -> Result<Completed> {
+        let claim = claim.clone();
+        let request = request.clone();
+        self.ask(Request::Release, move |server, _, now| {
+            server.complete(&claim, &request, now)
+        })
+        .await
+    }
+
+    async fn completion(&self, name: &Name) -> Result<Option<Completion>> {
+        let name = name.clone();
+        self.ask(Request::Look, move |server, _, now| {
+            server.completion(&name, now)
+        })
+        .await
+    }
+
+    async fn forget(&self, name: &Name, token: FencingToken) -> Result<bool> {
+        let name = name.clone();
+        self.ask(Request::Release, move |server, _, now| {
+            server.forget(&name, token, now)
+        })
+        .await
+    }
+
+    async fn list_completions(
+        &self,
+        _prefix: &str,
+        _after: Option<&Name>,
+        _limit: usize,
+    ) -> Result<Vec<(Name, Completion)>> {
+        Err(Error::new(ErrorKind::Unsupported, "nobody lists"))
     }
 }
 

@@ -2,14 +2,14 @@
 //! grants says which request extended it.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use leasehold_core::backend::{
-    Claim, ClaimId, Claimed, Grant, LeaseRef, Mode, Moment, Notifier, Place, Renewal, Validity,
-    WaitPolicy, Waiting, holding, same_permits,
+    self, Claim, ClaimId, Claimed, Complete, Grant, LeaseRef, Mode, Moment, Notifier, Place,
+    Renewal, Validity, WaitPolicy, Waiting, holding, same_permits,
 };
 use leasehold_core::support::fault;
-use leasehold_core::{FencingToken, LockQueue, Loss, Name, Participant, Result};
+use leasehold_core::{Completion, FencingToken, Keep, LockQueue, Loss, Name, Participant, Result};
 
 /// The number of times in a lease that a polling waiter asks again.
 const POLLS: u32 = 20;
@@ -27,11 +27,28 @@ pub(crate) type Push = (Client, Box<dyn FnOnce(&Notifier) + Send>);
 #[derive(Default)]
 pub(crate) struct Server {
     queues: BTreeMap<Name, Vec<Entry>>,
+    completed: BTreeMap<Name, Completed>,
     tokens: u64,
     polls: bool,
     pub(crate) observers: Vec<(u64, Name, Client)>,
     /// The messages that are not sent yet.
     pub(crate) pushes: Vec<Push>,
+}
+
+/// The record that work is done.
+struct Completed {
+    id: ClaimId,
+    completion: Completion,
+    until: Option<Moment>,
+}
+
+impl Completed {
+    fn shown(&self, now: Moment) -> Option<Completion> {
+        let left = self.until.map(|until| until.since(now));
+        let mut shown = self.completion.clone();
+        shown.left = left;
+        (left != Some(Duration::ZERO)).then_some(shown)
+    }
 }
 
 struct Entry {
@@ -156,6 +173,14 @@ impl Server {
         sent: Moment,
         now: Moment,
     ) -> Result<Claimed> {
+        if let Some(fire) = claim.once
+            && let Some(done) = self.completion(&claim.name, now)
+            && done.counts_for(fire)
+            && !fault("done-is-granted")
+        {
+            self.release(&claim.name, claim.id, now);
+            return Ok(Claimed::Done(done));
+        }
         let known = |queue: &[Entry]| queue.iter().position(|entry| entry.claim.id == claim.id);
         self.with(&claim.name, Some(claim.id), now, |queue| -> Result<()> {
             if known(queue).is_none() {
@@ -234,6 +259,73 @@ impl Server {
         });
     }
 
+    pub(crate) fn completion(&self, name: &Name, now: Moment) -> Option<Completion> {
+        self.completed.get(name)?.shown(now)
+    }
+
+    /// Records that the work of this claim is done, and ends its hold. Its successor is granted
+    /// without a look at the record, as a store of two parts may do it.
+    pub(crate) fn complete(
+        &mut self,
+        claim: &Claim,
+        request: &Complete,
+        now: Moment,
+    ) -> backend::Completed {
+        let fire = claim.once.unwrap_or_default();
+        let before = self.completed.get(&claim.name);
+        if let Some((id, done)) = before.and_then(|it| Some((it.id, it.shown(now)?))) {
+            if id == claim.id {
+                return backend::Completed::Done(done);
+            }
+            if done.counts_for(fire) {
+                return backend::Completed::NotHeld;
+            }
+        }
+        let token = request.token.get();
+        let ended = self.with(&claim.name, None, now, |queue| {
+            let holds = |entry: &Entry| {
+                entry.claim.id == claim.id && entry.token.is_some_and(|(first, _)| first == token)
+            };
+            let at = queue.iter().position(holds)?;
+            queue.remove(at);
+            let waiting = queue.iter().filter(|entry| entry.token.is_none());
+            Some(
+                waiting
+                    .map(|entry| (entry.client.clone(), entry.claim.id))
+                    .collect::<Vec<_>>(),
+            )
+        });
+        let Some(waiting) = ended else {
+            return backend::Completed::NotHeld;
+        };
+        for (client, id) in waiting {
+            self.pushes
+                .push((client, Box::new(move |notifier| notifier.claim_again(id))));
+        }
+        let mut completion =
+            Completion::new(request.token, claim.label.clone(), SystemTime::UNIX_EPOCH);
+        completion.fire = fire;
+        completion.result = request.result.clone();
+        let completed = Completed {
+            id: claim.id,
+            completion,
+            until: match request.keep {
+                Keep::For(keep) => Some(now + keep),
+                Keep::Forever => None,
+            },
+        };
+        let shown = completed.shown(now);
+        self.completed.insert(claim.name.clone(), completed);
+        shown.map_or(backend::Completed::NotHeld, backend::Completed::Done)
+    }
+
+    pub(crate) fn forget(&mut self, name: &Name, token: FencingToken, now: Moment) -> bool {
+        let is_it = self
+            .completion(name, now)
+            .is_some_and(|done| done.token == token);
+        is_it && self.completed.remove(name).is_some()
+    }
+
     pub(crate) fn inspect(&mut self, name: &Name, now: Moment) -> LockQueue {
         self.with(name, None, now, |queue| {
             let (holders, waiters) = queue
@@ -264,6 +356,7 @@ impl Server {
     /// Forgets everything but the tokens.
     pub(crate) fn wipe(&mut self) {
         self.queues.clear();
+        self.completed.clear();
     }
 
     /// The number of holders and waiters.

@@ -52,6 +52,22 @@ fn events(sentence: &str) -> Vec<Event> {
     let (a, name) = ("a".to_owned(), "files".to_owned());
     let what = match *verb {
         "asks" => vec![asks(op, &rest[1..])],
+        "does" => vec![
+            asks(op, &["x"]),
+            What::Once {
+                op,
+                fire: number(1).unwrap(),
+            },
+        ],
+        "told" => vec![What::Done {
+            op,
+            lock: a,
+            tok: op,
+            fire: number(1).unwrap(),
+            since: ms * MS,
+            until: number(2).unwrap() * MS,
+        }],
+        "forgets" => vec![What::Forget { lock: a, tok: op }],
         "goes-by" => vec![What::Under {
             op,
             claim: number(1).unwrap(),
