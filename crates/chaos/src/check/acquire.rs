@@ -77,7 +77,7 @@ impl Checker {
         let counts = self.faults.forfeits(lock, *since, 0) == 0;
         let lock = &mut self.locks[at];
         lock.done.retain(|done| event.t < done.until);
-        if counts && !lock.forgotten.contains(tok) {
+        if counts && lock.forgotten < *tok {
             lock.done.push(Done {
                 fire: *fire,
                 tok: *tok,
@@ -90,8 +90,9 @@ impl Checker {
     pub(super) fn forgotten(&mut self, name: &str, tok: u64) {
         let at = self.lock(name);
         let lock = &mut self.locks[at];
-        lock.forgotten.insert(tok);
-        lock.done.retain(|done| done.tok != tok);
+        // A record has taken the place of those with smaller tokens.
+        lock.forgotten = lock.forgotten.max(tok);
+        lock.done.retain(|done| tok < done.tok);
     }
 
     pub(super) fn queued(&mut self, op: u64, t: u64) {

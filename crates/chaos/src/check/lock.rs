@@ -1,6 +1,6 @@
 //! The state of one lock at one instant of the history.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::tokens::{Floor, Tokens};
 use crate::{
@@ -92,8 +92,8 @@ pub(super) struct Lock {
     pub(super) orphaned: Option<(u64, bool)>,
     /// What somebody was told is done.
     pub(super) done: Vec<Done>,
-    /// The tokens of records that may have been forgotten.
-    pub(super) forgotten: BTreeSet<u64>,
+    /// The greatest token of a record that may have been forgotten.
+    pub(super) forgotten: u64,
 }
 
 impl Lock {

@@ -100,6 +100,9 @@ impl Once {
     /// The time for which the record counts, from the end of the work on, by the clock of the store.
     /// It has no default.
     ///
+    /// All clients of a name use one keep: the record of a later [`fire`](Once::fire) takes the place
+    /// of the one before, with its own keep.
+    ///
     /// At least the TTL, because a completion whose answer was lost is repeated for that long, and
     /// at most [`MAX_KEEP`](crate::MAX_KEEP). A store may keep it longer than it counts.
     pub fn keep(mut self, keep: Duration) -> Once {

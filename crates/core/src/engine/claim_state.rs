@@ -317,7 +317,7 @@ impl ClaimState {
     /// work is done (S19), so a claim for work that is done once is sent again.
     pub(crate) fn handed_over(&self, grant: Grant, sent: Moment) {
         self.with(|state| {
-            if self.claim.once.is_some() && !state.taken {
+            if self.claim.once.is_some() && !state.taken && !fault("push-begins") {
                 (state.notified, state.must_notify) = (true, true);
             } else {
                 state.granted(self.clock.now(), grant, sent);
