@@ -14,12 +14,13 @@ use leasehold_core::backend::{
     same_permits,
 };
 use leasehold_core::support::fault;
-use leasehold_core::{Contention, Error, ErrorKind, Result};
+use leasehold_core::{Completion, Contention, Error, ErrorKind, Result};
 use zookeeper_client::{Error as ZkError, MultiReadResult, MultiReader};
 
 use crate::claim::table::{Known, Session};
 use crate::claim::wait::is_awaited;
-use crate::client::{Client, Node, exists, found, mkdir, read};
+use crate::client::{Client, First, Node, exists, found, mkdir, read};
+use crate::completion::{Looked, Work, done};
 use crate::entry::{self, Queue, is_shared, modes, queue};
 use crate::error::Answer;
 use crate::fence::raise::RAISES;
@@ -70,6 +71,8 @@ struct PlaceInQueue {
     entry: Node,
     queue: Arc<Queue>,
     at: usize,
+    /// It is the first, and no completion was recorded between the last look and its creation.
+    is_open: bool,
 }
 
 impl Attempt<'_> {
@@ -94,6 +97,14 @@ impl Attempt<'_> {
         {
             verify_places(session).await?;
         }
+        // A hold was the first before this look, too, so that nothing is recorded beside it.
+        let looked = match self.work().await? {
+            Some(Work::Done(completion)) => {
+                return self.done(completion).await.map(Ok);
+            }
+            Some(Work::Open(looked)) => Some(looked),
+            None => None,
+        };
         let known = session
             .handler()
             .mark_used(claim.id, Moment::now())
@@ -126,13 +137,29 @@ impl Attempt<'_> {
                 if trying && let Some(refused) = self.refused().await? {
                     return Ok(refused);
                 }
-                match self.enter().await? {
+                match self.enter(looked.as_ref()).await? {
                     Ok(seen) => seen,
                     Err(e) => return Ok(Err(e)),
                 }
             }
         };
-        self.decide(&seen, again, trying).await
+        self.decide(&seen, again, trying, looked).await
+    }
+
+    /// The state of the work that the claim asks for; `None` for a lock.
+    async fn work(&self) -> Answer<Option<Work>> {
+        let Some(fire) = self.claim.once else {
+            return Ok(None);
+        };
+        done(self.session, &self.client, &self.claim.name, fire)
+            .await
+            .map(Some)
+    }
+
+    /// The answer to a claim of work that is done. It leaves no entry.
+    async fn done(&self, completion: Completion) -> Answer<Claimed> {
+        release(self.session, self.claim.id).await?;
+        Ok(Claimed::Done(completion))
     }
 
     /// Returns the answer that follows from the queue as it was seen.
@@ -141,6 +168,7 @@ impl Attempt<'_> {
         seen: &PlaceInQueue,
         again: bool,
         trying: bool,
+        mut looked: Option<Looked>,
     ) -> Answer<Result<Claimed>> {
         let entry = &seen.entry;
         let children = &seen.queue.children;
@@ -160,10 +188,16 @@ impl Attempt<'_> {
         }
         if trying {
             if let Some(who) = self.contention(before.to_vec(), own.mode).await? {
+                if let Some(Work::Done(completion)) = self.work().await? {
+                    return self.done(completion).await.map(Ok);
+                }
                 release(self.session, self.claim.id).await?;
                 return Ok(Ok(Claimed::Busy(who)));
             }
-        } else if let Some((mut wait, holder)) = self.wait(entry, before, own.mode).await? {
+        } else if let Some((mut wait, holder)) = self
+            .wait(entry, before, own.mode, looked.as_ref())
+            .await?
+        {
             let queued =
                 before.len() + behind.len() - holding(before.iter().map(|child| &child.mode));
             wait.who = match holder {
@@ -181,6 +215,19 @@ impl Attempt<'_> {
                 tracked.wait = Some(Box::new(wait));
             }
             return Ok(Ok(self.waits(entry, who)));
+        }
+        if !seen.is_open && !fault("once-looks-before") {
+            // Its place was not known to be the first when the completion was read.
+            match self.work().await? {
+                Some(Work::Done(completion)) => return self.done(completion).await.map(Ok),
+                Some(Work::Open(now)) => looked = Some(now),
+                None => {}
+            }
+        }
+        if let Some(looked) = looked
+            && let Some(tracked) = self.session.handler().with_entry(self.claim.id, entry)
+        {
+            tracked.replaces = looked.version();
         }
         self.hold(entry, Some(again && !trying && is_awaited(own.mode)))
             .await
@@ -225,7 +272,12 @@ impl Attempt<'_> {
         if let Some(tracked) = self.session.handler().with_entry(self.claim.id, &entry) {
             tracked.verified(last_answered);
         }
-        Ok(Some(PlaceInQueue { entry, queue, at }))
+        Ok(Some(PlaceInQueue {
+            entry,
+            queue,
+            at,
+            is_open: false,
+        }))
     }
 
     /// Returns the holder for the last look of a waiter, whose error names it. Others may have held
@@ -275,6 +327,9 @@ impl Attempt<'_> {
         };
         let (synced, queue) = join(synced, queue(client, parent)).await;
         let queue = synced.and(queue)?;
+        if let Some(Work::Done(completion)) = self.work().await? {
+            return Ok(Some(Ok(Claimed::Done(completion))));
+        }
         match same_permits(&modes(&queue), mode) {
             Ok(()) => Ok(self
                 .contention(queue, mode)
@@ -285,7 +340,7 @@ impl Attempt<'_> {
     }
 
     /// Creates a new entry. The inner error means that there is no room for it.
-    async fn enter(&self) -> Answer<Result<PlaceInQueue>> {
+    async fn enter(&self, looked: Option<&Looked>) -> Answer<Result<PlaceInQueue>> {
         let session = self.session;
         let claim = self.claim;
         let mut entry = Node::new(&self.parent, &names::ending(claim.mode));
@@ -294,7 +349,7 @@ impl Attempt<'_> {
             let text = "a session of ZooKeeper cannot end with more entries than this client has: use another client, or another TTL";
             return Ok(Err(Error::new(ErrorKind::Unsupported, text)));
         }
-        let created = self.create(&mut entry).await;
+        let created = self.create(&mut entry, looked).await;
         // A refused request has created no entry.
         let refused =
             |e: &ZkError| session.config.writing(e.clone()).kind() != ErrorKind::Ambiguous;
@@ -304,25 +359,47 @@ impl Attempt<'_> {
                 claims.forget(claim.id);
             }
         }
-        let queue = created?;
+        let (queue, is_open) = created?;
         let at = place(&queue, &entry).ok_or(ZkError::NoNode)?;
-        Ok(Ok(PlaceInQueue { entry, queue, at }))
+        Ok(Ok(PlaceInQueue {
+            entry,
+            queue,
+            at,
+            is_open,
+        }))
     }
 
     /// Creates this entry, and its lock's node with it if that is not known to be there. An entry
-    /// that is created with its lock's node is the only one.
-    async fn create(&self, entry: &mut Node) -> Answer<Arc<Queue>> {
+    /// that is created with its lock's node is the only one: the answer says whether the completion
+    /// was surely the same as before, too.
+    async fn create(
+        &self,
+        entry: &mut Node,
+        looked: Option<&Looked>,
+    ) -> Answer<(Arc<Queue>, bool)> {
         let session = self.session;
         let claim = self.claim;
         let client = &self.client;
         let data = entry::encode(claim.mode, &claim.label);
         let mut is_there = session.handler().exists(&self.parent);
+        let mut condition = looked.map(|looked| &looked.folder);
         loop {
             let sent = Moment::now();
-            if !is_there && entry.create_first(client, &session.config, &data).await? {
-                session.handler().created(claim.id, entry);
-                session.written(client, sent);
-                return Ok(Arc::new(Queue::of_first(entry.name())));
+            if !is_there {
+                let first = entry.create_first(client, &session.config, &data, condition);
+                match first.await? {
+                    First::Created => {
+                        session.handler().created(claim.id, entry);
+                        session.written(client, sent);
+                        let queue = Arc::new(Queue::of_first(entry.name()));
+                        return Ok((queue, condition.is_some()));
+                    }
+                    First::Refused => {}
+                    First::Changed => {
+                        condition = None;
+                        continue;
+                    }
+                }
             }
             let sent = Moment::now();
             // A session's requests are executed in order, so a list after it has every node that is
@@ -332,7 +409,7 @@ impl Attempt<'_> {
             session.handler().seen(&self.parent, created);
             if created {
                 session.written(client, sent);
-                return queue;
+                return queue.map(|queue| (queue, false));
             }
             match is_there {
                 // ZooKeeper removes a lock's node about a minute after its last use; its first user

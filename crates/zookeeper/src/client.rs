@@ -23,7 +23,7 @@ mod single_flight;
 pub(crate) use base::{Raises, read_raises};
 pub(crate) use connection::{Client, Closed};
 pub(crate) use liveness::Liveness;
-pub(crate) use node::Node;
+pub(crate) use node::{First, Node, Unchanged};
 pub(crate) use request::{AT_ONCE, RETRY_INTERVAL, children, exists, found, mkdir, read};
 #[cfg(feature = "tls-no-provider")]
 pub(crate) use secure::secure_host;

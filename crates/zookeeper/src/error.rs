@@ -29,6 +29,9 @@ impl Config {
     }
 }
 
+/// The name of completions in errors of decoding.
+pub(crate) const COMPLETION: &str = "a completion";
+
 /// An error code for which the client crate has no name.
 const EPHEMERAL_ON_LOCAL_SESSION: i32 = -120;
 
@@ -63,6 +66,12 @@ fn of(servers: &str, e: ZkError, unanswered: ErrorKind) -> Error {
         ZkError::NoChildrenForEphemerals => (
             ErrorKind::Corrupt,
             "the lock's node is an ephemeral one, which is not Leasehold's: remove it",
+        ),
+        ZkError::UnmarshalError {
+            entity: COMPLETION, ..
+        } => (
+            ErrorKind::Internal,
+            "a completion was recorded by a newer version of Leasehold, or by others, and cannot be read",
         ),
         ZkError::UnmarshalError { .. } => (
             ErrorKind::Corrupt,

@@ -40,6 +40,7 @@
 
 mod claim;
 mod client;
+mod completion;
 mod config;
 mod entry;
 mod error;
@@ -55,11 +56,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::backend::{
-    Backend, Claim, Claimed, LeaseRef, Notifier, Place, Raises, Renewal, Subscription, TokenFloor,
-    async_trait,
+    Backend, Claim, Claimed, Complete, Completed, Completions, LeaseRef, Notifier, Place, Raises,
+    Renewal, Subscription, TokenFloor, async_trait,
 };
 use leasehold_core::{
-    Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result, StoreId,
+    Completion, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result, StoreId,
 };
 
 use crate::claim::table::Claims;
@@ -230,6 +231,7 @@ impl Backend for ZooKeeper {
             .with_pushed_wake(true)
             .with_ttl(Duration::from_millis(400), Duration::from_millis(1))
             .with_recovery(Duration::from_secs(4))
+            .with_once(true)
             .with_notes(
                 "Leases are sessions: the server rounds a ttl to between 2 and 20 of its ticks (by default 4 s to 40 s), and \
                  frees a dead holder's lock up to two ticks after it. Beyond eight ttls in use, further ones are rounded up to \
@@ -240,6 +242,10 @@ impl Backend for ZooKeeper {
     }
 
     fn token_floor(&self) -> Option<&dyn TokenFloor> {
+        Some(self)
+    }
+
+    fn completions(&self) -> Option<&dyn Completions> {
         Some(self)
     }
 
@@ -274,6 +280,50 @@ impl TokenFloor for ZooKeeper {
             let session = self.sessions.any().await?;
             let raised = session.limited(fence::raise::raise(&session, number)).await;
             raised.map_err(|e| session.config.writing(e))
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl Completions for ZooKeeper {
+    async fn complete(&self, claim: &Claim, request: &Complete) -> Result<Completed> {
+        self.explained(async {
+            let session = self.sessions.with_ttl(claim.ttl).await?;
+            completion::complete(&session, claim, request).await
+        })
+        .await
+    }
+
+    async fn completion(&self, name: &Name) -> Result<Option<Completion>> {
+        self.explained(async {
+            let session = self.sessions.any().await?;
+            let read = session.limited(completion::completion(&session, name)).await;
+            read.map_err(|e| session.config.reading(e))
+        })
+        .await
+    }
+
+    async fn forget(&self, name: &Name, token: FencingToken) -> Result<bool> {
+        self.explained(async {
+            let session = self.sessions.any().await?;
+            let forgotten = session.limited(completion::forget(&session, name, token));
+            forgotten.await.map_err(|e| session.config.writing(e))
+        })
+        .await
+    }
+
+    async fn list_completions(
+        &self,
+        prefix: &str,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<(Name, Completion)>> {
+        self.explained(async {
+            let session = self.sessions.any().await?;
+            let listed = completion::list(&session, prefix, after, limit);
+            let listed = session.limited(listed).await;
+            listed.map_err(|e| session.config.reading(e))
         })
         .await
     }

@@ -26,6 +26,29 @@ pub(crate) fn notification(root: &str, session: i64) -> String {
     format!("{}/{session:016x}-notify", sessions(root))
 }
 
+/// The node above the folders of completions.
+pub(crate) fn completions(root: &str) -> String {
+    format!("{}/done", sessions(root))
+}
+
+/// The folder of a name's completion, one of 256. It stays for good: each completion in it writes
+/// to it, so its version tells whether one was recorded meanwhile.
+pub(crate) fn folder(root: &str, name: &Name) -> String {
+    format!("{}/{:02x}", completions(root), hash(name.as_str()))
+}
+
+/// The node of a name's completion.
+pub(crate) fn completion(root: &str, name: &Name) -> String {
+    format!("{}/{}", folder(root, name), encode(name.as_str()))
+}
+
+/// FNV-1a, folded to a byte. Versions of the library must agree on it.
+fn hash(name: &str) -> u8 {
+    let step = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    let hash = name.bytes().fold(0x811c_9dc5, step);
+    hash.to_be_bytes().into_iter().fold(0, |all, byte| all ^ byte)
+}
+
 /// The node of a lock: the parent of its entries.
 pub(crate) fn node(root: &str, name: &Name) -> String {
     format!("{root}/{}", encode(name.as_str()))

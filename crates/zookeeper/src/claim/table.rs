@@ -61,6 +61,9 @@ pub(crate) struct Tracked {
     pub(crate) stored: (Mode, Arc<str>),
     /// The number of its token, if it is granted. It stays the same, whatever becomes of raises.
     pub(crate) held: Option<NonZeroI64>,
+    /// For work that is done once: the version of the completion that did not count for the claim
+    /// when it was granted.
+    pub(crate) replaces: Option<i32>,
     /// The obstacles that it waits for.
     pub(crate) wait: Option<Box<Wait>>,
 }
@@ -143,6 +146,7 @@ impl Claims {
                 lease,
                 stored,
                 held: None,
+                replaces: None,
                 wait: None,
             };
             self.tracked.insert(claim.id, Box::new(tracked));

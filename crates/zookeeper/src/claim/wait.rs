@@ -13,8 +13,10 @@ use zookeeper_client::OneshotWatcher;
 use crate::claim::Attempt;
 use crate::claim::table::{Hint, Wait};
 use crate::client::{Node, found};
+use crate::completion::Looked;
 use crate::entry::{Child, in_order, modes, queue};
 use crate::error::Answer;
+use crate::names;
 
 /// The greatest number of permits that are watched one by one. With more, the first waiter watches
 /// the children, and each later one watches its predecessor, which writes to its own node once it
@@ -54,6 +56,8 @@ impl Attempt<'_> {
     /// `None` if this entry holds. Otherwise its obstacles in `before` are watched. The answer has
     /// the holder if that was read for a watch.
     ///
+    /// A claim of work that is done once also watches the completion, which ends its wait at once.
+    ///
     /// No entry is ever added before another one, so the entries that were before it when the queue
     /// was read only become fewer.
     pub(crate) async fn wait(
@@ -61,6 +65,7 @@ impl Attempt<'_> {
         entry: &Node,
         before: &[Child],
         mode: Mode,
+        looked: Option<&Looked>,
     ) -> Answer<Option<(Wait, Option<Contention>)>> {
         let before_it = |queue: Vec<Child>| {
             queue
@@ -105,6 +110,16 @@ impl Attempt<'_> {
                 }
             }
             if obstacles(&before, mode).as_ref() == Some(&nodes) {
+                if let Some(looked) = looked {
+                    let path = names::completion(&self.session.config.root, &self.claim.name);
+                    let (now, watcher) = self.client.check_and_watch_stat(&path).await?;
+                    watchers.push(watcher);
+                    if now.map(|stat| stat.mzxid) != looked.written() {
+                        // It was recorded before it was watched.
+                        hint.change();
+                        self.session.notifier.claim_again(self.claim.id);
+                    }
+                }
                 let who = Contention::unknown();
                 let connection = self.client.closed.clone();
                 let watches = self.notify_by(watchers, &hint);

@@ -26,6 +26,23 @@ pub(crate) struct Node {
     created: Option<i64>,
 }
 
+/// A node that is as it was when it was read, as a condition of a transaction.
+pub(crate) struct Unchanged {
+    pub(crate) path: String,
+    /// The version of its data. `None`: it was not there, and the transaction creates it.
+    pub(crate) version: Option<i32>,
+}
+
+/// The outcome of an attempt to create a node together with its parent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum First {
+    Created,
+    /// Nothing was created: most often because the parent exists.
+    Refused,
+    /// Nothing was created: the condition is not true any more.
+    Changed,
+}
+
 /// The length of the part of its name that no other node has, with the slash before it.
 const UNIQUE: usize = "/_c_00010203-0405-0607-0809-0a0b0c0d0e0f-".len();
 
@@ -66,6 +83,11 @@ impl Node {
         Some((&self.path, self.created?))
     }
 
+    /// Returns whether it was created together with its parent.
+    pub(crate) fn is_first(&self) -> bool {
+        self.is_first
+    }
+
     /// The path of its parent.
     pub(crate) fn parent(&self) -> &str {
         &self.path[..self.parent as usize]
@@ -96,14 +118,15 @@ impl Node {
         name.starts_with(self.name())
     }
 
-    /// Creates its parent and, in the same step, this node, which is the first one there. `false`,
-    /// with nothing created, if that is not possible: most often because the parent exists.
+    /// Creates its parent and, in the same step, this node, which is the first one there. The step
+    /// may have a condition.
     pub(crate) async fn create_first(
         &mut self,
         client: &Client,
         config: &Config,
         data: &[u8],
-    ) -> Answer<bool> {
+        condition: Option<&Unchanged>,
+    ) -> Answer<First> {
         let mut writer = client.new_multi_writer();
         writer.add_create(
             self.parent(),
@@ -115,18 +138,32 @@ impl Node {
         // Some servers do not report the transaction that created a node in a transaction, but all
         // report the one that wrote last.
         writer.add_set_data(self.parent(), b"", None)?;
+        let before_condition = 3;
+        if let Some(Unchanged { path, version }) = condition {
+            match version {
+                Some(version) => writer.add_check_version(path, *version)?,
+                None => {
+                    let options = config.create_options(CreateMode::Persistent);
+                    writer.add_create(path, b"", &options)?;
+                }
+            }
+        }
         match writer.commit().await {
-            Err(MultiWriteError::OperationFailed { .. }) => Ok(false),
+            Err(MultiWriteError::OperationFailed { index, .. }) if index >= before_condition => {
+                Ok(First::Changed)
+            }
+            Err(MultiWriteError::OperationFailed { .. }) => Ok(First::Refused),
             Err(MultiWriteError::RequestFailed { source }) => Err(source),
             Ok(done) => match &done[..] {
                 [
                     _,
                     MultiWriteResult::Create { path, .. },
                     MultiWriteResult::SetData { stat },
+                    ..,
                 ] => {
                     (self.path, self.created, self.is_first) =
                         (path.as_str().into(), Some(stat.mzxid), true);
-                    Ok(true)
+                    Ok(First::Created)
                 }
                 _ => Err(ZkError::UnexpectedError(
                     "another transaction was answered".to_owned(),
