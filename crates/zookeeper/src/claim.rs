@@ -194,9 +194,8 @@ impl Attempt<'_> {
                 release(self.session, self.claim.id).await?;
                 return Ok(Ok(Claimed::Busy(who)));
             }
-        } else if let Some((mut wait, holder)) = self
-            .wait(entry, before, own.mode, looked.as_ref())
-            .await?
+        } else if let Some((mut wait, holder)) =
+            self.wait(entry, before, own.mode, looked.as_ref()).await?
         {
             let queued =
                 before.len() + behind.len() - holding(before.iter().map(|child| &child.mode));

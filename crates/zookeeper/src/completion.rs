@@ -118,7 +118,13 @@ pub(crate) async fn done(
         };
         let path = names::completion(root, name);
         let sent = Moment::now();
-        let now = if_unchanged(client, root, &looked.folder, [(&*path, record.version)], false);
+        let now = if_unchanged(
+            client,
+            root,
+            &looked.folder,
+            [(&*path, record.version)],
+            false,
+        );
         if let Some(now) = now.await? {
             session.written(client, sent);
             return Ok(if record.is_over(now) {
@@ -175,9 +181,7 @@ fn time(done: &[MultiWriteResult]) -> Answer<i64> {
 
 /// The leader's time.
 async fn now(client: &Client, root: &str) -> Answer<i64> {
-    let stat = client
-        .set_data(&names::sessions(root), b"", None)
-        .await?;
+    let stat = client.set_data(&names::sessions(root), b"", None).await?;
     Ok(stat.mtime)
 }
 
@@ -230,7 +234,14 @@ async fn find_or_record(
         })
     };
     if let Some((entry, replaces)) = hold
-        && let Some(done) = record(session, &client, (claim, request), (entry, replaces), in_doubt).await?
+        && let Some(done) = record(
+            session,
+            &client,
+            (claim, request),
+            (entry, replaces),
+            in_doubt,
+        )
+        .await?
     {
         return Ok(done);
     }
@@ -444,9 +455,8 @@ pub(crate) async fn list(
             found.extend(children.iter().filter_map(|node| names::decode(node)));
         }
     }
-    found.retain(|name| {
-        name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after)
-    });
+    found
+        .retain(|name| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after));
     found.sort();
     let mut listed = Vec::new();
     let mut chunks = found.chunks(AT_ONCE.min(limit.max(1)));

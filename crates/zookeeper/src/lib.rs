@@ -298,7 +298,9 @@ impl Completions for ZooKeeper {
     async fn completion(&self, name: &Name) -> Result<Option<Completion>> {
         self.explained(async {
             let session = self.sessions.any().await?;
-            let read = session.limited(completion::completion(&session, name)).await;
+            let read = session
+                .limited(completion::completion(&session, name))
+                .await;
             read.map_err(|e| session.config.reading(e))
         })
         .await

@@ -46,7 +46,9 @@ pub(crate) fn completion(root: &str, name: &Name) -> String {
 fn hash(name: &str) -> u8 {
     let step = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     let hash = name.bytes().fold(0x811c_9dc5, step);
-    hash.to_be_bytes().into_iter().fold(0, |all, byte| all ^ byte)
+    hash.to_be_bytes()
+        .into_iter()
+        .fold(0, |all, byte| all ^ byte)
 }
 
 /// The node of a lock: the parent of its entries.

@@ -12,6 +12,7 @@
 mod access;
 mod base;
 mod common;
+mod completions;
 mod counts;
 mod crowd;
 mod ensemble;
