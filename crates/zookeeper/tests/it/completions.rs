@@ -527,7 +527,8 @@ async fn an_answer_that_was_lost_is_found_again() {
         let server = server().await;
         let proxy = Proxy::to(server.addr()).await.unwrap();
         let (a, b) = (at(proxy.addr()).await, client(&server).await);
-        for (nth, forgotten) in [(0, false), (1, true)] {
+        finish(&b, "a", 0, KEEP).await; // its folder
+        for (nth, forgotten) in [(1, false), (2, true)] {
             let claim = fair("a", SHORT * 2).once(nth);
             let grant = granted(&a, &claim).await;
             let request = of(&grant, KEEP);
@@ -568,7 +569,8 @@ async fn the_end_of_a_session_leaves_done_or_not_held() {
         let server = server().await;
         let proxy = Proxy::to(server.addr()).await.unwrap();
         let (a, b) = (at(proxy.addr()).await, client(&server).await);
-        let (recorded, open) = (fair("recorded", SHORT).once(0), fair("open", SHORT).once(0));
+        finish(&b, "recorded", 0, KEEP).await; // its folder
+        let (recorded, open) = (fair("recorded", SHORT).once(1), fair("open", SHORT).once(0));
         let grants = [granted(&a, &recorded).await, granted(&a, &open).await];
         let requests = grants.each_ref().map(|grant| of(grant, KEEP));
         let trap = proxy.lose_reply_matching("leasehold/1 done");
