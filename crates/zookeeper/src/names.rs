@@ -195,4 +195,19 @@ mod tests {
         );
         assert_ne!(node("/r", &Name::new(".leasehold")), own[0]);
     }
+
+    /// Versions of the library find each other's completions.
+    #[test]
+    fn a_completion_is_always_in_the_same_folder() {
+        for (name, path) in [
+            ("a", "/r/.leasehold/done/ed/a"),
+            ("orders/42", "/r/.leasehold/done/46/orders%2F42"),
+        ] {
+            assert_eq!(completion("/r", &Name::new(name)), path);
+        }
+        let folders: std::collections::HashSet<String> = (0..4000)
+            .map(|nth| folder("/r", &Name::new(format!("n{nth}"))))
+            .collect();
+        assert_eq!(folders.len(), 256);
+    }
 }

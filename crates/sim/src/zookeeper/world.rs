@@ -197,7 +197,7 @@ impl crate::servers::Servers for Servers {
             .ensemble
             .tree
             .paths()
-            .filter(|path| path.contains("lock-"))
+            .filter(|path| path.contains("lock-") && !path.contains("/.leasehold/"))
             .count() as u64
     }
 }

@@ -137,3 +137,105 @@ fn decode(data: &[u8], stat: &Stat) -> Option<Record> {
 fn at(time: i64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(time).unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::backend::{Mode, Place, WaitPolicy};
+    use leasehold_fuzz::fuzz;
+
+    use super::*;
+
+    fn stat(mtime: i64) -> Stat {
+        Stat {
+            czxid: 0,
+            mzxid: 9,
+            pzxid: 0,
+            ctime: 0,
+            mtime,
+            version: 3,
+            cversion: 0,
+            aversion: 0,
+            ephemeral_owner: 0,
+            data_length: 0,
+            num_children: 0,
+        }
+    }
+
+    fn claim(label: &str) -> Claim {
+        let ttl = Duration::from_secs(4);
+        Claim::new("a", Mode::Exclusive, WaitPolicy::Fair, ttl, label).once(7)
+    }
+
+    fn request(keep: Keep, result: Option<&str>) -> Complete {
+        let mut request = Complete::new(FencingToken::new(1792), Place::new("x"), keep);
+        request.result = result.map(Arc::from);
+        request
+    }
+
+    #[test]
+    fn a_record_comes_back_with_any_text() {
+        let keep = Keep::For(Duration::from_millis(50));
+        for result in [None, Some(""), Some("42\n é"), Some("none")] {
+            for label in ["", "web-1\nx 7 é", "leasehold/1 done "] {
+                let (claim, request) = (claim(label), request(keep, result));
+                let data = encode(&claim, &request);
+                let read = Record::read(&data, &stat(1000)).unwrap();
+                let written = Record::new(&claim, &request, 1000);
+                assert_eq!((read.version, read.written), (3, 9));
+                assert_eq!(read.claim, claim.id);
+                assert_eq!(read.shown(1010), written.shown(1010));
+                assert_eq!(read.shown(1010).left, Some(Duration::from_millis(40)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_keep_is_never_shorter_than_was_asked_for() {
+        let ends = |keep| {
+            let data = encode(&claim(""), &request(keep, None));
+            Record::read(&data, &stat(1000)).unwrap().until
+        };
+        assert_eq!(ends(Keep::Forever), None);
+        for (keep, until) in [
+            (Duration::ZERO, 1000),
+            (Duration::from_nanos(1), 1001),
+            (Duration::from_millis(3), 1003),
+            (Duration::from_micros(3001), 1004),
+            (Duration::MAX, i64::MAX),
+        ] {
+            assert_eq!(ends(Keep::For(keep)), Some(until), "{keep:?}");
+        }
+        let record = Record::new(
+            &claim(""),
+            &request(Keep::For(Duration::from_secs(1)), None),
+            5,
+        );
+        assert!(!record.is_over(1004) && record.is_over(1005));
+    }
+
+    #[test]
+    fn whatever_a_node_contains_it_is_a_record_or_none() {
+        let id = ClaimId::fresh();
+        for other in [
+            String::new(),
+            "leasehold/1 exclusive\nweb-1".to_owned(),
+            format!("leasehold/2 done {id} 1 0 5 none 0\n"),
+            format!("leasehold/1 done {id} 1 0 5 none 0"),
+            format!("leasehold/1 done {id} 1 0 -5 none 0\n"),
+            format!("leasehold/1 done {id} 1 0 5 none 0\nresult"),
+            format!("leasehold/1 done {id} 1 0 5 else 0\n"),
+            format!("leasehold/1 done {id} 1 0 5 whole 9\nlabel"),
+            format!("leasehold/1 done {id} 1 0 5 whole 1\né"),
+            format!("leasehold/1 done {id} 1 0 5 none 0 new\n"),
+            "leasehold/1 done 7 1 0 5 none 0\n".to_owned(),
+        ] {
+            assert!(Record::read(other.as_bytes(), &stat(0)).is_err(), "{other}");
+        }
+        fuzz(include_str!("../../corpus/completions"), |data| {
+            if let Ok(record) = Record::read(data, &stat(5)) {
+                let shown = record.shown(5);
+                assert!(shown.token.as_i64() >= 0 && !record.is_over(4));
+            }
+        });
+    }
+}
