@@ -96,7 +96,7 @@ impl Kind {
 
     /// Returns whether its worlds have work that is done once.
     pub(crate) fn does_once(self) -> bool {
-        self == Kind::Simple
+        matches!(self, Kind::Simple | Kind::ZooKeeper | Kind::ZooKeeper3)
     }
 
     /// Returns whether it is etcd, whose leases are whole seconds, and two at least.

@@ -149,8 +149,16 @@ impl Node {
             }
         }
         match writer.commit().await {
-            Err(MultiWriteError::OperationFailed { index, .. }) if index >= before_condition => {
-                Ok(First::Changed)
+            Err(MultiWriteError::OperationFailed { index, source })
+                if index >= before_condition =>
+            {
+                match source {
+                    ZkError::NoNode | ZkError::NodeExists | ZkError::BadVersion => {
+                        Ok(First::Changed)
+                    }
+                    // The work could not be completed either.
+                    source => Err(source),
+                }
             }
             Err(MultiWriteError::OperationFailed { .. }) => Ok(First::Refused),
             Err(MultiWriteError::RequestFailed { source }) => Err(source),
