@@ -605,6 +605,84 @@ async fn the_end_of_a_session_leaves_done_or_not_held() {
     .await;
 }
 
+/// A transaction that begins with a condition.
+const CHECK: &[u8] = b"\0\0\0\x0d\0\xff\xff\xff\xff";
+
+/// A client whose transactions can be held back for a while.
+async fn slow(proxy: &Proxy) -> ZooKeeper {
+    connected(&format!("zookeeper://{}/test?timeout=20000", proxy.addr())).await
+}
+
+/// A node that is created anew has the version of the one before it.
+#[tokio::test]
+async fn a_late_forget_leaves_the_next_completion() {
+    limited(async {
+        let server = server().await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let (a, b) = (slow(&proxy).await, client(&server).await);
+        let first = finish(&b, "a", 0, KEEP).await;
+        let trap = proxy.hold_matching(CHECK);
+        let late = tokio::spawn({
+            let a = a.clone();
+            async move { a.forget(&"a".into(), first.token).await }
+        });
+        trap.sprung().await;
+        assert!(b.forget(&"a".into(), first.token).await.unwrap());
+        let second = finish(&b, "a", 0, KEEP).await;
+        proxy.deliver_held();
+        assert!(!late.await.unwrap().unwrap());
+        assert_eq!(done(&b, &once("a")).await.unwrap().token, second.token);
+    })
+    .await;
+}
+
+/// The folder of a name's completion, as the page of the store says it.
+fn folder_of(name: &str) -> u32 {
+    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    (hash ^ (hash >> 8) ^ (hash >> 16) ^ (hash >> 24)) & 0xff
+}
+
+#[tokio::test]
+async fn a_late_removal_of_what_has_ended_leaves_the_next_completion() {
+    limited(async {
+        let server = server().await;
+        let proxy = Proxy::to(server.addr()).await.unwrap();
+        let (a, b) = (slow(&proxy).await, client(&server).await);
+        let raw = Client::connect(server.addr()).await.unwrap();
+        let names = (0..).map(|nth| format!("n{nth}"));
+        let names: Vec<String> = names
+            .filter(|name| folder_of(name) == folder_of("a"))
+            .take(16)
+            .collect();
+        for name in &names {
+            finish(&b, name, 0, Keep::For(Duration::from_millis(1))).await;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let claim = once("a");
+        let grant = granted(&a, &claim).await;
+        let trap = proxy.hold_matching(CHECK);
+        let late = tokio::spawn({
+            let (a, request) = (a.clone(), of(&grant, KEEP));
+            async move { complete(&a, &claim, &request).await }
+        });
+        trap.sprung().await;
+        // Others have removed them, and their work was done again.
+        for name in &names {
+            let path = node_of(&raw, name).await.unwrap();
+            raw.delete(&path, None).await.unwrap();
+            finish(&b, name, 0, KEEP).await;
+        }
+        proxy.deliver_held();
+        assert!(late.await.unwrap().is_some());
+        for name in &names {
+            assert!(done(&b, &once(name)).await.is_some(), "{name}");
+        }
+    })
+    .await;
+}
+
 /// A follower that lags shows neither the completion nor that it was forgotten.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_that_lags_tells_what_the_leader_knows() {
