@@ -97,7 +97,7 @@ impl Attempt<'_> {
         {
             verify_places(session).await?;
         }
-        // A hold was the first before this look, too, so that nothing is recorded beside it.
+        // The place of a hold was the first already when this is read.
         let looked = match self.work().await? {
             Some(Work::Done(completion)) => {
                 return self.done(completion).await.map(Ok);

@@ -37,6 +37,11 @@
 //! (create, delete), one that is waited for three more (list, watch, and list again), and a release
 //! wakes one waiter. An entry that waits for long reads the entries that it waits for, and writes
 //! nothing.
+//!
+//! # Work that is done once
+//!
+//! A completion is a persistent node at `.leasehold/done/<folder>/<name>` below the root, written
+//! by the transaction that deletes the entry of its hold.
 
 mod claim;
 mod client;
