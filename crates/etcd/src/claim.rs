@@ -11,6 +11,7 @@
 //! A claim of several names is a `try` for empty queues only, as one transaction: it creates all
 //! keys or none. All of them have one create_revision, each in its own queue.
 
+pub(crate) mod once;
 pub(crate) mod own;
 pub(crate) mod own_claims;
 pub(crate) mod predecessor;
@@ -31,10 +32,12 @@ use leasehold_core::backend::{
 };
 use leasehold_core::{Contention, Error, ErrorKind, Result};
 
+use crate::claim::once::{Looked, Once};
 use crate::claim::own::{OwnClaim, Watched};
 use crate::claim::shared::Shared;
 use crate::claim::turns::patience;
 use crate::client::cluster::{Answer, any_one, newest, oldest};
+use crate::completion::record::Record;
 use crate::entry::Entry;
 use crate::error::Failure;
 use crate::fence::raise::RAISES;
@@ -47,6 +50,17 @@ const TRIES: usize = 12;
 /// The outcome of claims that were sent together: the answer of each, which has a place in its
 /// queue; or the index of the claim whose queue did not let it in, with nothing left of any claim.
 type Outcome = std::result::Result<Vec<Claimed>, (usize, Contention)>;
+
+/// The result of the transaction of claims that were sent together.
+enum Entered {
+    /// Nothing was sent, because a release of them came first.
+    Unsent,
+    /// The work that the claim asks for is done: the completion. The place has ended, if it was
+    /// known.
+    Done(KeyValue),
+    /// The revision, and the result for each claim.
+    Found(i64, Vec<ClaimTxnResult>),
+}
 
 /// The result of the transaction for one claim.
 pub(crate) struct ClaimTxnResult {
@@ -66,6 +80,8 @@ pub(crate) struct ClaimTxnResult {
     pub(crate) turns: bool,
     /// This call sent a request that may create its key, and got no answer.
     doubt: bool,
+    /// A completion of an earlier fire, which does not count for the claim.
+    earlier: Option<KeyValue>,
 }
 
 /// The upper limit of the interval at which a waiter asks; it grows with the number of its client's
@@ -123,6 +139,11 @@ impl Shared {
     ) -> Result<Outcome> {
         let mut seen = 0;
         let mut new = false;
+        if let [claim] = claims
+            && let Some(done) = self.look_first(claim).await?
+        {
+            return Ok(Ok(vec![done]));
+        }
         'again: for _ in 0..TRIES {
             self.cluster.open()?;
             let owns = self.register(claims).await?;
@@ -134,14 +155,25 @@ impl Shared {
             let (revision, found) = match self.under(session, entered) {
                 Err(failure) if failure.kind == ErrorKind::Lost => continue,
                 entered => match entered? {
-                    Some(entered) => entered,
-                    None => continue,
+                    Entered::Found(revision, found) => (revision, found),
+                    Entered::Done(done) => {
+                        *may_be_left = true;
+                        let answer = self.answer_done(&claims[0], &owns[0], &done).await?;
+                        return Ok(Ok(vec![answer]));
+                    }
+                    Entered::Unsent => continue,
                 },
             };
             *may_be_left |= found
                 .iter()
                 .any(|found| found.doubt || (found.mine.is_none() && found.created != 0));
             for (i, (claim, found)) in claims.iter().zip(&found).enumerate() {
+                if let Some(earlier) = &found.earlier
+                    && let Err(e) = Record::read(earlier.value())
+                {
+                    self.release_all(claims).await?;
+                    return Err(e.with_name(&claim.name));
+                }
                 if found.created == 0 && claim.policy == WaitPolicy::Try {
                     let before = found.read.before(i64::MAX);
                     same_permits(&before, claim.mode)?;
@@ -219,14 +251,14 @@ impl Shared {
     }
 
     /// Sends the transaction: it reads the oldest of each queue and creates the keys, unless they
-    /// exist or tokens were raised; otherwise it reads the keys. Returns the revision and the
-    /// result for each claim. `None`: nothing was sent, because a release of them came first.
+    /// exist or tokens were raised; otherwise it reads the keys. A claim for work that is done once
+    /// looks at the completion first.
     async fn enter(
         &self,
         claims: &[Claim],
         owns: &[OwnClaim],
         seen: i64,
-    ) -> Result<Option<(i64, Vec<ClaimTxnResult>)>, Failure> {
+    ) -> Result<Entered, Failure> {
         let base = self.base.get();
         let base_key = self.keys.base();
         let mut when = vec![base.is_true(&base_key)];
@@ -240,7 +272,7 @@ impl Shared {
             let exclusive = (claim.mode, own.mode) == (Mode::Exclusive, Mode::Exclusive);
             let waits = exclusive && claim.policy != WaitPolicy::Try;
             // A claim of this client stood far back the last time, so it probably will again.
-            turns = waits && self.may_take_turns(own);
+            turns = waits && claim.once.is_none() && self.may_take_turns(own);
             let nearest = |before| turns.then(|| TxnOp::get(&*prefix, Some(newest(before))));
             let read = TxnOp::get(&*prefix, Some(oldest(i64::from(exclusive))));
             let put = own.key.put(
@@ -282,17 +314,35 @@ impl Shared {
         // From here until the answer the keys may be created without the client's knowledge, even
         // if this future is dropped.
         let Some(doubts) = self.claims().begin(claims, owns) else {
-            return Ok(None);
+            return Ok(Entered::Unsent);
         };
-        let Answer { outcome, doubt } = self
-            .cluster
-            .create(owns[0].session(), when, then, or_else)
-            .await;
+        let once = self.once(&claims[0]).filter(|_| claims.len() == 1);
+        let creating = owns[0].session().creating(when, then, or_else);
+        let txn = match &once {
+            Some(once) => once.around(&owns[0], creating),
+            None => creating,
+        };
+        let Answer { outcome, doubt } = self.cluster.txn(txn).await;
         let new = (mirrored.as_ref(), turns, base.by);
-        let entered = outcome.and_then(|response| self.found(claims, owns, new, &response, doubt));
+        let entered = outcome.and_then(|response| {
+            let revision = response.header().map_or(0, ResponseHeader::revision);
+            let (inner, earlier) = match once.map(|_| Once::looked(&response)).transpose()? {
+                Some(Looked::Done(done)) => return Ok(Entered::Done(done)),
+                Some(Looked::NotDone(inner, earlier)) => (inner, earlier),
+                None => (response, None),
+            };
+            let mut found = self.found(claims, owns, new, (revision, &inner), doubt)?;
+            if let [found] = &mut found[..] {
+                found.earlier = earlier;
+            }
+            Ok(Entered::Found(revision, found))
+        });
         let mut all = self.claims();
         for (i, ((claim, own), before)) in claims.iter().zip(owns).zip(doubts).enumerate() {
-            let found = entered.as_ref().ok().map(|(_, found)| &found[i]);
+            let found = match &entered {
+                Ok(Entered::Found(_, found)) => Some(&found[i]),
+                _ => None,
+            };
             let turns = found
                 .filter(|found| found.turns)
                 .map(|_| self.mirrors.follow(self.turns(own)));
@@ -300,7 +350,7 @@ impl Shared {
             all.answered(&claim.name, own, doubt || before, created, turns);
         }
         drop(all);
-        entered.map(Some)
+        entered
     }
 
     /// Reads the answer of the transaction.
@@ -309,10 +359,9 @@ impl Shared {
         claims: &[Claim],
         owns: &[OwnClaim],
         (mirrored, turns, base): (Option<&Contention>, bool, i64),
-        response: &TxnResponse,
+        (revision, response): (i64, &TxnResponse),
         doubt: bool,
-    ) -> Result<(i64, Vec<ClaimTxnResult>), Failure> {
-        let revision = response.header().map_or(0, ResponseHeader::revision);
+    ) -> Result<Vec<ClaimTxnResult>, Failure> {
         let reads = |op| {
             if let TxnOpResponse::Get(read) = op {
                 Some(read)
@@ -364,13 +413,14 @@ impl Shared {
                 who,
                 turns,
                 doubt,
+                earlier: None,
             }
         };
         let all: Vec<ClaimTxnResult> = claims.iter().zip(owns).enumerate().map(found).collect();
         if let Some(read) = base_key.filter(|_| all.iter().any(|found| found.created == 0)) {
             self.base.learn(&read)?;
         }
-        Ok((revision, all))
+        Ok(all)
     }
 
     /// The claim's answer now that its key is in the queue. `None`: start over, because the claim
@@ -436,6 +486,7 @@ impl Shared {
         let watched = if holds {
             None
         } else {
+            self.watch_completion(claim);
             self.watch_for(claim, own, found).await
         };
         let mut claims = self.claims();
@@ -458,6 +509,9 @@ impl Shared {
             return Ok(None);
         }
         own.watched = watched.filter(|_| !own.granted).map(Box::new);
+        if let Some(once) = own.once.as_mut().filter(|_| holds) {
+            once.completion = None;
+        }
         self.report_turns(&mut claims, &claim.name);
         self.report_before(&mut claims, &claim.name, |own| own.id == claim.id);
         self.report_queue(&mut claims, &claim.name, Some(claim.id));

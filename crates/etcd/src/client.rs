@@ -2,8 +2,8 @@
 //!
 //! `cluster` sends each request to one endpoint after the other and answers in bounded time.
 //! `sessions` keeps one `session` (a lease) for each TTL, `keep_alive` is its stream of
-//! keep-alives, and `liveness` verifies that a session and its keys live. `leased_key` creates keys
-//! under a session and surely removes them. `mirror` is a copy of the keys of a prefix, and
+//! keep-alives, and `liveness` verifies that a session and its keys live. `lease` is a lease that is
+//! not renewed. `leased_key` creates keys under a session and surely removes them. `mirror` is a copy of the keys of a prefix, and
 //! `mirrors` keeps such copies true by the one stream of `watch`. `single_flight` runs work once
 //! that many tasks want done. `secure` is TLS, `checks` asks a member for its version and alarms at
 //! the start, `members` finds the other members, and `reach` explains why no endpoint can be
@@ -16,6 +16,7 @@ mod checks;
 pub(crate) mod cluster;
 pub(crate) mod identity;
 mod keep_alive;
+mod lease;
 pub(crate) mod leased_key;
 mod liveness;
 mod members;

@@ -22,6 +22,7 @@ use etcd_client::KeyValue;
 use leasehold_core::Participant;
 use leasehold_core::backend::{Mode, token_of_place};
 
+use crate::completion::record::fire_of;
 use crate::names;
 
 /// The parsed value of a place's key.
@@ -132,6 +133,16 @@ pub(crate) fn participant(prefix: &str, kv: &KeyValue) -> QueueEntry {
             .into_iter()
             .fold(Participant::new(label).token(token), Participant::since),
     )
+}
+
+/// The part of the value of a key in this folder that a mirror keeps. Of a completion it keeps the
+/// number of the fire, as the label.
+pub(crate) fn mirrored(folder: &str, kv: &KeyValue) -> QueueEntry {
+    if names::has_completions(folder) {
+        let fire = fire_of(kv.value()).unwrap_or(u64::MAX);
+        return (Mode::Exclusive, Participant::new(fire.to_string()));
+    }
+    participant(folder, kv)
 }
 
 /// Returns whether it is an entry of this library that takes turns.

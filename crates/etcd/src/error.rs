@@ -231,6 +231,12 @@ impl Failure {
     }
 }
 
+/// Returns whether a lease with the number that was asked for is there already.
+pub(crate) fn is_lease_there(error: &ClientError) -> bool {
+    let text = "etcdserver: lease already exists";
+    matches!(error, ClientError::GRpcStatus(status) if status.message() == text)
+}
+
 /// Returns whether a stream of keep-alives reports that its lease is not there.
 pub(crate) fn is_lease_not_found(error: &ClientError) -> bool {
     matches!(error, ClientError::LeaseKeepAliveError(why) if why == LEASE_NOT_FOUND)

@@ -63,6 +63,7 @@
 
 mod claim;
 pub mod client;
+mod completion;
 mod config;
 mod entry;
 mod error;
@@ -79,12 +80,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::backend::{
-    Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Raises, Renewal, Subscription,
-    TokenFloor, async_trait,
+    Backend, Claim, Claimed, ClaimedAll, Complete, Completed, Completions, LeaseRef, Notifier,
+    Place, Raises, Renewal, Subscription, TokenFloor, async_trait,
 };
 use leasehold_core::support::Background;
 use leasehold_core::{
-    Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result, StoreId,
+    Completion, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result, StoreId,
 };
 
 use crate::claim::shared::Shared;
@@ -261,6 +262,7 @@ impl Backend for Etcd {
             .with_recovery(Duration::from_secs(2))
             .with_atomic_multi(AT_ONCE)
             .with_min_hold_outlives_process(true)
+            .with_once(true)
             .with_notes(
                 "A restore from a backup may turn revisions, and so tokens, back. The server raises a TTL to 1.5 times its \
                  election timeout; a new leader extends every lease by its TTL. All locks of one client and TTL share one \
@@ -279,6 +281,10 @@ impl Backend for Etcd {
         Some(self)
     }
 
+    fn completions(&self) -> Option<&dyn Completions> {
+        Some(self)
+    }
+
     fn observe(&self, name: &Name) -> Subscription {
         self.used().observe(name)
     }
@@ -288,7 +294,32 @@ impl Backend for Etcd {
     }
 
     async fn close(&self) -> Result<()> {
+        self.0.leases_ended().await;
         self.0.sessions.close(|session| self.0.lose(session)).await
+    }
+}
+
+#[async_trait]
+impl Completions for Etcd {
+    async fn complete(&self, claim: &Claim, request: &Complete) -> Result<Completed> {
+        self.used().complete(claim, request).await
+    }
+
+    async fn completion(&self, name: &Name) -> Result<Option<Completion>> {
+        self.opened()?.completion(name).await
+    }
+
+    async fn forget(&self, name: &Name, token: FencingToken) -> Result<bool> {
+        self.opened()?.forget(name, token).await
+    }
+
+    async fn list_completions(
+        &self,
+        prefix: &str,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<(Name, Completion)>> {
+        self.opened()?.list_completions(prefix, after, limit).await
     }
 }
 

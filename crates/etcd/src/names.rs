@@ -6,6 +6,7 @@
 //! <namespace>/%turn/<name>/<lease>-<slot>  names the place with this key: see `claim/turns`
 //! <namespace>/%evicted/<number>/<key> an eviction: the create_revision and key of the place that it ended, under its lease
 //! <namespace>/%base                   how far tokens are raised, under no lease: see `fence/raise`
+//! <namespace>/%done/<name>            the completion of work that is done once: see `completion/record`
 //! ```
 //!
 //! In a name `/` is written `%2F` and `%` is written `%25`, the rest stays as it is. The prefix
@@ -19,6 +20,8 @@ use leasehold_core::support::{escape, unescape};
 
 /// The start of a turn key, below the namespace.
 const TURN: &str = "%turn/";
+/// The start of the key of a completion, below the namespace.
+const DONE: &str = "%done/";
 
 /// The keys of one namespace.
 #[derive(Debug)]
@@ -67,6 +70,21 @@ impl Keys {
         name_of(key.strip_prefix(&self.root)?.strip_prefix(TURN)?)
     }
 
+    /// The key of the completion of this name.
+    pub(crate) fn completion(&self, name: &Name) -> Arc<str> {
+        self.completions(name.as_str()).into()
+    }
+
+    /// The common start of the keys of the completions of all names that begin with `prefix`.
+    pub(crate) fn completions(&self, prefix: &str) -> String {
+        format!("{}{DONE}{}", self.root, escape(prefix, |c| c == '/'))
+    }
+
+    /// The name of which this key has the completion.
+    pub(crate) fn name_of_completion(&self, key: &str) -> Option<Name> {
+        unescaped(key.strip_prefix(&self.root)?.strip_prefix(DONE)?)
+    }
+
     /// The lock to which `key` belongs; `None` for a key that can belong neither to this library
     /// nor to another tool's lock with one of these names.
     pub(crate) fn name_of(&self, key: &str) -> Option<Name> {
@@ -75,10 +93,18 @@ impl Keys {
 }
 
 fn name_of(key: &str) -> Option<Name> {
-    let (name, _) = key.split_once('/')?;
+    unescaped(key.split_once('/')?.0)
+}
+
+fn unescaped(name: &str) -> Option<Name> {
     unescape(name, |c| c == '/')
         .filter(|name| !name.is_empty())
         .map(Name::from)
+}
+
+/// Returns whether the keys in this folder are those of completions.
+pub(crate) fn has_completions(folder: &str) -> bool {
+    folder.ends_with(DONE)
 }
 
 /// The key of a place.
@@ -138,6 +164,12 @@ mod tests {
             assert!(
                 !keys.evictions().starts_with(&**prefix)
                     && !"prod/%session/1234".starts_with(&**prefix)
+                    && !keys.completions("").starts_with(&**prefix)
+            );
+            let done = keys.completion(&Name::from(names[i]));
+            assert_eq!(keys.name_of_completion(&done), Some(Name::from(names[i])));
+            assert!(
+                has_completions(&done[..=done.rfind('/').unwrap()]) && !has_completions(prefix)
             );
         }
         assert_eq!(&*prefixes[0], "prod/a/");
@@ -167,6 +199,7 @@ mod tests {
             "%session/1",
             "%evicted/1",
             "%base",
+            "%done/a",
             "/registry/pods",
             "plain",
         ] {
@@ -209,6 +242,7 @@ mod tests {
                 keys.evictions(),
                 keys.eviction(9, &place),
                 keys.turn(&place),
+                keys.completion(&"a/b".into()).to_string(),
             ];
             for (i, key) in beside.iter().enumerate() {
                 assert!(key.starts_with(root) && key.len() > root.len() + 1, "{key}");

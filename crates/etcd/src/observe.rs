@@ -33,10 +33,15 @@ impl Shared {
         let changed = |key: &str| match self.keys.name_of(key) {
             Some(name) if key.ends_with('/') => self.report_queue(&mut self.claims(), &name, None),
             Some(name) => self.report_before(&mut self.claims(), &name, |_| true),
-            None => match self.keys.name_of_turn(key) {
-                Some(name) => self.report_turns(&mut self.claims(), &name),
-                None => self.report_evictions(),
-            },
+            None => {
+                if let Some(name) = self.keys.name_of_turn(key) {
+                    self.report_turns(&mut self.claims(), &name);
+                } else if let Some(name) = self.keys.name_of_completion(key) {
+                    self.report_completion(&mut self.claims(), &name);
+                } else {
+                    self.report_evictions();
+                }
+            }
         };
         self.mirrors.run(anew, changed).await;
     }
@@ -54,6 +59,30 @@ impl Shared {
     /// Reports the claims of the name that a turn key names.
     pub(crate) fn report_turns(self: &Arc<Self>, claims: &mut OwnClaims, name: &Name) {
         self.report(name, Changes::of_turns(claims.of(name)));
+    }
+
+    /// Tells the claims of the name that wait, and for which the mirror of its completion counts, to
+    /// ask.
+    pub(crate) fn report_completion(&self, claims: &mut OwnClaims, name: &Name) {
+        let range = Range::Key(self.keys.completion(name));
+        let Some(mirror) = self.mirrors.get(&range) else {
+            return;
+        };
+        let done = mirror
+            .lock()
+            .keys
+            .first()
+            .and_then(|key| key.value.1.label.as_deref()?.parse().ok());
+        let waits = |own: &&mut OwnClaim| {
+            let fire = own.once.as_ref().map(|once| once.fire);
+            !own.granted
+                && !own.releasing
+                && fire.zip(done).is_some_and(|(fire, done)| fire <= done)
+        };
+        claims
+            .of(name)
+            .filter(waits)
+            .for_each(|own| self.notifier.claim_again(own.id));
     }
 
     /// Reports the changes of the name if its queue is mirrored. `stood`: the claim whose answer

@@ -46,6 +46,8 @@ pub(crate) struct OwnClaim {
     pub(crate) lapses_at: Option<Moment>,
     /// The mirror of the folder in which a turn key names it, if its entry takes turns.
     pub(crate) turns: Option<TurnKeys>,
+    /// Only for a claim for work that is done once.
+    pub(crate) once: Option<Box<WaitsOnce>>,
     /// The watch of a claim that waits; `None` for a claim that holds.
     pub(crate) watched: Option<Box<Watched>>,
 }
@@ -68,6 +70,15 @@ pub(crate) enum Watched {
     Turn,
 }
 
+/// The part of a claim that is for work that is done once.
+#[derive(Clone, Debug)]
+pub(crate) struct WaitsOnce {
+    /// The number of the fire.
+    pub(crate) fire: u64,
+    /// The mirror of the completion's key, while the claim waits.
+    pub(crate) completion: Option<Arc<SharedMirror<QueueEntry>>>,
+}
+
 impl OwnClaim {
     /// Creates the record of a claim of which nothing was sent yet.
     pub(crate) fn new(claim: &Claim, key: Arc<LeasedKey>, slot: usize) -> OwnClaim {
@@ -85,6 +96,12 @@ impl OwnClaim {
             last_used: Moment::now(),
             lapses_at: None,
             turns: None,
+            once: claim.once.map(|fire| {
+                Box::new(WaitsOnce {
+                    fire,
+                    completion: None,
+                })
+            }),
             watched: None,
         }
     }

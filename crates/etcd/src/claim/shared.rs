@@ -13,6 +13,7 @@ use crate::client::mirrors::Mirrors;
 use crate::client::session::Session;
 use crate::client::sessions::Sessions;
 use crate::client::single_flight::SingleFlight;
+use crate::completion::leases::Leases;
 use crate::config::Config;
 use crate::entry::{self, QueueEntry};
 use crate::error::Failure;
@@ -35,6 +36,10 @@ pub(crate) struct Shared {
     claims: Mutex<OwnClaims>,
     /// The renewals that are under way, by their sessions' leases.
     pub(crate) renewals: Arc<SingleFlight<i64, Arc<Verified>>>,
+    /// The leases of completions that are under way.
+    pub(crate) leases: Leases,
+    /// The leases that are being ended.
+    pub(crate) ending: Arc<SingleFlight<i64, ()>>,
 }
 
 impl Shared {
@@ -43,12 +48,14 @@ impl Shared {
             root: config.root.clone(),
         };
         let cluster = Cluster::new(config);
-        let mirrors = Mirrors::new(cluster.clone(), entry::participant, &keys.evictions());
+        let mirrors = Mirrors::new(cluster.clone(), entry::mirrored, &keys.evictions());
         let sessions = Sessions::new(cluster.clone());
         let notifier = Notifier::new();
         let base = KnownBase::default();
         let claims = Mutex::default();
         let renewals = Arc::default();
+        let leases = Leases::default();
+        let ending = Arc::default();
         Shared {
             keys,
             base,
@@ -58,6 +65,8 @@ impl Shared {
             mirrors,
             claims,
             renewals,
+            leases,
+            ending,
         }
     }
 

@@ -54,8 +54,8 @@ impl Shared {
                 .flatten()
                 .and_then(|nearest| self.before(&prefix, own, found, &nearest))
             {
-                let _turns =
-                    (own.mode == Mode::Exclusive).then(|| self.mirrors.follow(self.turns(own)));
+                let may_take_turns = own.mode == Mode::Exclusive && own.once.is_none();
+                let _turns = may_take_turns.then(|| self.mirrors.follow(self.turns(own)));
                 return Some(Watched::Predecessor { before, _turns });
             }
         }

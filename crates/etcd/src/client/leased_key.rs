@@ -13,9 +13,9 @@
 
 use std::sync::Arc;
 
-use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnResponse};
+use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 
-use crate::client::cluster::{Answer, Cluster, put};
+use crate::client::cluster::{Cluster, put};
 use crate::client::session::Session;
 use crate::error::Failure;
 
@@ -53,20 +53,20 @@ impl LeasedKey {
     }
 }
 
-impl Cluster {
-    /// Sends a transaction that creates keys of this session, unless the session is closed.
-    pub(crate) async fn create(
+impl Session {
+    /// A transaction that creates keys of this session, unless the session is closed.
+    pub(crate) fn creating(
         &self,
-        session: &Session,
         mut when: Vec<Compare>,
         then: Vec<TxnOp>,
         or_else: Vec<TxnOp>,
-    ) -> Answer<TxnResponse> {
-        when.push(Compare::create_revision(&*session.key, CompareOp::Equal, 0));
-        self.txn(Txn::new().when(when).and_then(then).or_else(or_else))
-            .await
+    ) -> Txn {
+        when.push(Compare::create_revision(&*self.key, CompareOp::Equal, 0));
+        Txn::new().when(when).and_then(then).or_else(or_else)
     }
+}
 
+impl Cluster {
     /// Removes the key that was created at this revision, which is 0 if none is known. If a request
     /// that creates it may still be on its way (`doubt`), its session is closed. `Lost`: the lease
     /// has ended, and the key with it.

@@ -181,12 +181,7 @@ impl Cluster {
 
     /// Ends the lease and all keys under it, unless it has ended.
     pub(crate) async fn revoke(&self, session: &Session) -> Result<(), Failure> {
-        let request =
-            |client: Client| async move { client.lease_client().revoke(session.lease).await };
-        match self.ask(self.config.timeout, request).await.outcome {
-            Err(failure) if failure.kind != Lost => Err(failure),
-            _ => Ok(()),
-        }
+        self.end_lease(session.lease).await
     }
 
     /// Returns the term of the answer, and for each key whether it is there.

@@ -70,6 +70,12 @@ impl Sessions {
         Ok(granted?)
     }
 
+    /// Returns whether there is a session for this TTL of which at least half of the lease is left,
+    /// so that a claim needs no other request.
+    pub(crate) fn is_ready(&self, ttl: Duration) -> bool {
+        seconds(ttl).is_ok_and(|seconds| self.find(seconds, |session| session.is_young()).is_some())
+    }
+
     async fn grant(&self, seconds: u64) -> Result<Arc<Session>, Failure> {
         if let Some(young) = self.find(seconds, |session| session.is_young()) {
             return Ok(young);
@@ -165,7 +171,7 @@ impl Sessions {
 }
 
 /// The TTL as etcd is asked for it: whole seconds, rounded up.
-fn seconds(ttl: Duration) -> Result<u64> {
+pub(crate) fn seconds(ttl: Duration) -> Result<u64> {
     let seconds = ttl
         .as_secs()
         .saturating_add(u64::from(ttl.subsec_nanos() > 0));

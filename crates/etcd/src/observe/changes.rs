@@ -42,7 +42,13 @@ pub(crate) struct Changes {
 
 impl Changes {
     fn grant(&mut self, own: &mut OwnClaim) {
-        (own.granted, own.watched) = (true, None);
+        own.watched = None;
+        if own.once.is_some() {
+            // The work may be done. Only a claim's own answer, which has looked, grants.
+            self.again.push(own.id);
+            return;
+        }
+        own.granted = true;
         self.granted.push((own.id, own.grant()));
     }
 

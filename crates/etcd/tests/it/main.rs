@@ -13,6 +13,7 @@ mod accounts;
 mod base;
 mod clauses;
 mod common;
+mod completions;
 mod counts;
 mod discovery;
 mod evict;
