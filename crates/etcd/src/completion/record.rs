@@ -52,6 +52,8 @@ pub(crate) fn fire_of(value: &[u8]) -> Option<u64> {
 impl Record {
     /// The completion that this request of the claim asks for, at this time.
     pub(crate) fn new(claim: &Claim, request: &Complete, at: SystemTime) -> Record {
+        // It is the same when it is read.
+        let at = UNIX_EPOCH + Duration::from_millis(millis(at));
         let mut completion = Completion::new(request.token, claim.label.clone(), at);
         completion.fire = claim.once.unwrap_or_default();
         completion.result = request.result.clone();
@@ -90,7 +92,6 @@ impl Record {
         let Completion {
             token, label, fire, ..
         } = completion;
-        let at = completion.at.duration_since(UNIX_EPOCH).unwrap_or_default();
         let keep = keep.map_or_else(|| "-".into(), |keep| keep.as_millis().to_string());
         let kind = match (&completion.result, completion.is_cut) {
             (None, _) => "none",
@@ -101,7 +102,7 @@ impl Record {
             "{} {FORMAT} {} {id} {} {keep} {} {kind}\n{label}\n{}",
             fire_text(*fire),
             token.get(),
-            at.as_millis(),
+            millis(completion.at),
             label.len(),
             completion.result.as_deref().unwrap_or_default(),
         )
@@ -130,6 +131,12 @@ impl Record {
     }
 }
 
+/// The milliseconds from 1970 until this time.
+fn millis(at: SystemTime) -> u64 {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
 fn parse(text: &str) -> Option<Record> {
     let (head, rest) = text.split_once('\n')?;
     let mut head = head.split(' ');
@@ -137,11 +144,11 @@ fn parse(text: &str) -> Option<Record> {
     head.next().filter(|format| *format == FORMAT)?;
     let token = FencingToken::new(head.next()?.parse().ok()?);
     let id = ClaimId::parse(head.next()?)?;
-    let millis = |text: &str| text.parse().ok().map(Duration::from_millis);
-    let at = UNIX_EPOCH.checked_add(millis(head.next()?)?)?;
+    let duration = |text: &str| text.parse().ok().map(Duration::from_millis);
+    let at = UNIX_EPOCH.checked_add(duration(head.next()?)?)?;
     let keep = match head.next()? {
         "-" => None,
-        keep => Some(millis(keep)?),
+        keep => Some(duration(keep)?),
     };
     let length: usize = head.next()?.parse().ok()?;
     let kind = head.next()?;

@@ -270,3 +270,19 @@ fn changes_of_holders_are_reported_and_newcomers_are_not() {
     watched.take_in(put(15, 2, Exclusive));
     assert!(watched.changes().holder_changed, "it leads");
 }
+
+/// The work may be done. A mirror that is newer than the answer on its way must not turn it into a
+/// grant.
+#[test]
+fn a_claim_for_work_that_is_done_once_is_sent_again_and_not_granted() {
+    let mut watched = read(&[(1, 3, Exclusive), (2, 5, Exclusive)]);
+    watched.place(5, Stand::Waits(Some(1)));
+    let claim = Claim::new("a", Exclusive, WaitPolicy::Fair, Duration::from_secs(9), "").once(0);
+    let once = OwnClaim::new(&claim, watched.own[0].key.clone(), 0).once;
+    watched.own[0].once = once;
+    assert!(watched.changes().again.is_empty());
+    watched.take_in(deleted(11, 1));
+    let changes = watched.changes();
+    assert!(changes.granted.is_empty() && changes.again == [id(5)]);
+    assert!(!watched.own[0].granted && watched.own[0].watched.is_none());
+}
