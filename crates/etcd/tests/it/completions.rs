@@ -484,10 +484,7 @@ async fn a_result_of_any_text_comes_back() {
         ];
         for (i, result) in results.into_iter().enumerate() {
             let name = format!("a{i}");
-            let claim = Claim {
-                label: "two\nlines of 漢".into(),
-                ..once(&name)
-            };
+            let claim = once(&name).with_label("two\nlines of 漢");
             let grant = granted(etcd.claim(&claim).await);
             let mut ask = request(&grant, KEEP);
             ask.result = result.map(Arc::from);
@@ -810,7 +807,7 @@ async fn a_late_request_to_complete_records_nothing() {
             assert!(other.forget(&"a".into(), first.token).await.unwrap());
             let next = once("a");
             let after = granted(other.claim(&next).await);
-            [&one, &two].map(testbed::Proxy::deliver_held);
+            [&one, &two].into_iter().for_each(testbed::Proxy::deliver_held);
             for trap in traps.iter().filter(|trap| trap.has_sprung()) {
                 trap.done().await;
             }
@@ -818,7 +815,7 @@ async fn a_late_request_to_complete_records_nothing() {
             assert!(stored(&server, "a").await.is_none());
             assert_eq!(keys(&server, "test/a/").await, [after.place.as_str()]);
             release(&other, &next).await;
-            [&one, &two].map(testbed::Proxy::disarm);
+            [&one, &two].into_iter().for_each(testbed::Proxy::disarm);
         }
     })
     .await;
@@ -877,7 +874,7 @@ async fn a_late_claim_leaves_no_place_after_its_completion_and_after_its_keep() 
         }
         completed(answer);
         until_gone(&server, "test/%done/").await;
-        [&one, &two].map(testbed::Proxy::deliver_held);
+        [&one, &two].into_iter().for_each(testbed::Proxy::deliver_held);
         tokio::time::sleep(Duration::from_millis(300)).await;
         assert!(keys(&server, "test/a/").await.is_empty());
     })

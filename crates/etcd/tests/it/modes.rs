@@ -141,6 +141,7 @@ async fn a_try_passes_no_claim_that_came_meanwhile() {
                 }
                 Claimed::Busy(_) => behind += 1,
                 Claimed::Waiting(_) => panic!("a try does not wait"),
+                Claimed::Done(_) => panic!("a lock is not done"),
             }
             release(&etcd, &tried).await;
             release(&rival, &writer).await;
