@@ -25,7 +25,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{
-    Compare, CompareOp, GetResponse, KeyValue, ResponseHeader, TxnOp, TxnOpResponse, TxnResponse,
+    Compare, CompareOp, GetResponse, KeyValue, ResponseHeader, Txn, TxnOp, TxnOpResponse,
+    TxnResponse,
 };
 use leasehold_core::backend::{
     Admission, Claim, Claimed, ClaimedAll, Mode, WaitPolicy, Waiting, admit, same_permits,
@@ -317,18 +318,20 @@ impl Shared {
             return Ok(Entered::Unsent);
         };
         let once = self.once(&claims[0]).filter(|_| claims.len() == 1);
-        let creating = owns[0].session().creating(when, then, or_else);
+        when.push(owns[0].session().is_open());
         let txn = match &once {
-            Some(once) => once.around(&owns[0], creating),
-            None => creating,
+            Some(once) => once.around(&owns[0], when, then, or_else),
+            None => Txn::new().when(when).and_then(then).or_else(or_else),
         };
         let Answer { outcome, doubt } = self.cluster.txn(txn).await;
         let new = (mirrored.as_ref(), turns, base.by);
         let entered = outcome.and_then(|response| {
             let revision = response.header().map_or(0, ResponseHeader::revision);
-            let (inner, earlier) = match once.map(|_| Once::looked(&response)).transpose()? {
-                Some(Looked::Done(done)) => return Ok(Entered::Done(done)),
-                Some(Looked::NotDone(inner, earlier)) => (inner, earlier),
+            let (inner, earlier) = match once {
+                Some(_) => match Once::looked(response)? {
+                    Looked::Done(done) => return Ok(Entered::Done(done)),
+                    Looked::NotDone(inner, earlier) => (inner, earlier),
+                },
                 None => (response, None),
             };
             let mut found = self.found(claims, owns, new, (revision, &inner), doubt)?;

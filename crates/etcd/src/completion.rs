@@ -12,9 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use etcd_client::{
-    Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse,
-};
+use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
 use leasehold_core::backend::{Claim, Complete, Completed, Moment, token_of_place};
 use leasehold_core::{Completion, Error, ErrorKind, FencingToken, Keep, Name, Result};
 
@@ -22,7 +20,7 @@ use crate::AT_ONCE;
 use crate::claim::once::{Looked, Once, first};
 use crate::claim::own::OwnClaim;
 use crate::claim::shared::Shared;
-use crate::client::cluster::Answer;
+use crate::client::cluster::{Answer, put};
 use crate::client::sessions::seconds;
 use crate::completion::leases::Lease;
 use crate::completion::record::Record;
@@ -50,13 +48,15 @@ impl Shared {
             let lease = self.lease_of_keep(claim, request.keep).await;
             let lease = lease.map_err(|failure| instead(doubt, failure))?;
             let record = Record::new(claim, request, SystemTime::now());
+            let is_there = own.key.was_created(own.created);
             let write = writing(&own, &once, lease, &record);
+            let txn = once.around(&own, vec![is_there], write, Vec::new());
             let Answer {
                 outcome,
                 doubt: unanswered,
-            } = self.cluster.txn(once.around(&own, write)).await;
+            } = self.cluster.txn(txn).await;
             doubt |= unanswered;
-            let failure = match outcome.and_then(|response| Once::looked(&response)) {
+            let failure = match outcome.and_then(Once::looked) {
                 Ok(looked) => {
                     let written = (record, lease);
                     return self.completed(claim, &own, looked, written, doubt).await;
@@ -275,21 +275,16 @@ impl Shared {
     }
 }
 
-/// The transaction that ends the hold and writes the completion, if the hold is still there.
-fn writing(own: &OwnClaim, once: &Once, lease: Option<Lease>, record: &Record) -> Txn {
-    let options = PutOptions::new().with_lease(lease.map_or(0, |lease| lease.id));
-    let mut then = vec![
-        own.key.delete(),
-        TxnOp::put(&*once.key, record.write(), Some(options)),
-    ];
+/// The operations that end the hold and write the completion.
+fn writing(own: &OwnClaim, once: &Once, lease: Option<Lease>, record: &Record) -> Vec<TxnOp> {
+    let lease = lease.map_or(0, |lease| lease.id);
+    let mut then = vec![own.key.delete(), put(lease, &once.key, record.write())];
     if own.doubt {
         // A late request of the claim would create the place once more when the keep has passed.
         own.session().close();
         then.push(own.session().closing());
     }
-    Txn::new()
-        .when([own.key.was_created(own.created)])
-        .and_then(then)
+    then
 }
 
 fn recorded(name: &Name, kv: &KeyValue) -> Result<(Record, i64)> {

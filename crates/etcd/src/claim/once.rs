@@ -1,8 +1,8 @@
 //! Claims for work that is done once: the look at the completion.
 //!
-//! The transaction of such a claim is that of any claim, inside of another one, which first compares
-//! the completion's value with the fire of the claim. If the completion counts, it ends the place of
-//! the claim, if that is known, and reads the completion; else it does what any claim does. One
+//! The transaction of such a claim first compares the completion's value with the fire of the claim.
+//! If the completion counts, it ends the place of the claim, if that is known, and reads the
+//! completion; else it does what the transaction of any claim does. One
 //! revision therefore shows both that no completion counts and that the place is the first, or
 //! neither. A completion is written by a transaction that deletes the first place, so none is
 //! written behind that revision while the place is there.
@@ -39,8 +39,8 @@ pub(crate) struct Once {
 pub(crate) enum Looked {
     /// The completion counts. Nothing else was done, but that the place has ended.
     Done(KeyValue),
-    /// It does not count, and the inner transaction was carried out. The completion of an earlier
-    /// fire may be there.
+    /// It does not count, and the rest of the transaction was carried out, with this answer. The
+    /// completion of an earlier fire may be there.
     NotDone(TxnResponse, Option<KeyValue>),
 }
 
@@ -52,38 +52,60 @@ impl Once {
         }
     }
 
-    /// The transaction that looks at the completion, and carries the other one out if it does not
-    /// count. If it counts, the place with the known create_revision ends.
-    pub(crate) fn around(&self, own: &OwnClaim, txn: Txn) -> Txn {
+    /// The transaction that looks at the completion, and if that does not count, does `then` where
+    /// all of `when` is true, and else `or_else`. If it counts, the place with the known
+    /// create_revision ends.
+    ///
+    /// A missing key has no value that could be compared, so a first branch is for that. It is also
+    /// why a server that is full refuses the transaction: it does not count what is written inside
+    /// of another one.
+    pub(crate) fn around(
+        &self,
+        own: &OwnClaim,
+        when: Vec<Compare>,
+        then: Vec<TxnOp>,
+        or_else: Vec<TxnOp>,
+    ) -> Txn {
+        let mut none = vec![Compare::create_revision(&*self.key, CompareOp::Equal, 0)];
+        none.extend(when.iter().cloned());
         let counts = Compare::value(&*self.key, CompareOp::Greater, fire_text(self.fire));
-        let read = TxnOp::get(&*self.key, None);
-        let mut then = vec![read.clone()];
+        let mut ends = Vec::new();
         if own.created != 0 {
             let is_there = own.key.was_created(own.created);
-            then.push(TxnOp::txn(
-                Txn::new().when([is_there]).and_then([own.key.delete()]),
-            ));
+            let delete = Txn::new().when([is_there]).and_then([own.key.delete()]);
+            ends.push(TxnOp::txn(delete));
         }
-        Txn::new()
+        let inner = Txn::new()
+            .when(when)
+            .and_then(then.clone())
+            .or_else(or_else);
+        let look = Txn::new()
             .when([counts])
+            .and_then(ends)
+            .or_else([TxnOp::txn(inner)]);
+        let read = TxnOp::get(&*self.key, None);
+        Txn::new()
+            .when(none)
             .and_then(then)
-            .or_else([read, TxnOp::txn(txn)])
+            .or_else([read, TxnOp::txn(look)])
     }
 
     /// Reads the answer of such a transaction.
-    pub(crate) fn looked(response: &TxnResponse) -> Result<Looked, Failure> {
+    pub(crate) fn looked(response: TxnResponse) -> Result<Looked, Failure> {
+        if response.succeeded() {
+            return Ok(Looked::NotDone(response, None));
+        }
         let mut parts = response.op_responses().into_iter();
-        let read = match parts.next() {
-            Some(TxnOpResponse::Get(read)) => first(&read),
-            _ => None,
-        };
-        let looked = if response.succeeded() {
-            read.map(Looked::Done)
-        } else {
-            match parts.next() {
-                Some(TxnOpResponse::Txn(inner)) => Some(Looked::NotDone(inner, read)),
-                _ => None,
+        let looked = match (parts.next(), parts.next()) {
+            (Some(TxnOpResponse::Get(read)), Some(TxnOpResponse::Txn(look))) => {
+                let read = first(&read);
+                match look.op_responses().into_iter().next() {
+                    _ if look.succeeded() => read.map(Looked::Done),
+                    Some(TxnOpResponse::Txn(inner)) => Some(Looked::NotDone(inner, read)),
+                    _ => None,
+                }
             }
+            _ => None,
         };
         looked.ok_or_else(|| {
             Failure::new(

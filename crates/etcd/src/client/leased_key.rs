@@ -54,15 +54,9 @@ impl LeasedKey {
 }
 
 impl Session {
-    /// A transaction that creates keys of this session, unless the session is closed.
-    pub(crate) fn creating(
-        &self,
-        mut when: Vec<Compare>,
-        then: Vec<TxnOp>,
-        or_else: Vec<TxnOp>,
-    ) -> Txn {
-        when.push(Compare::create_revision(&*self.key, CompareOp::Equal, 0));
-        Txn::new().when(when).and_then(then).or_else(or_else)
+    /// The condition of each transaction that creates keys of this session: it is not closed.
+    pub(crate) fn is_open(&self) -> Compare {
+        Compare::create_revision(&*self.key, CompareOp::Equal, 0)
     }
 }
 

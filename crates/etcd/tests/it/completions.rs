@@ -807,7 +807,9 @@ async fn a_late_request_to_complete_records_nothing() {
             assert!(other.forget(&"a".into(), first.token).await.unwrap());
             let next = once("a");
             let after = granted(other.claim(&next).await);
-            [&one, &two].into_iter().for_each(testbed::Proxy::deliver_held);
+            [&one, &two]
+                .into_iter()
+                .for_each(testbed::Proxy::deliver_held);
             for trap in traps.iter().filter(|trap| trap.has_sprung()) {
                 trap.done().await;
             }
@@ -874,7 +876,9 @@ async fn a_late_claim_leaves_no_place_after_its_completion_and_after_its_keep() 
         }
         completed(answer);
         until_gone(&server, "test/%done/").await;
-        [&one, &two].into_iter().for_each(testbed::Proxy::deliver_held);
+        [&one, &two]
+            .into_iter()
+            .for_each(testbed::Proxy::deliver_held);
         tokio::time::sleep(Duration::from_millis(300)).await;
         assert!(keys(&server, "test/a/").await.is_empty());
     })
@@ -949,6 +953,9 @@ async fn a_server_that_is_full_records_nothing_until_there_is_room() {
                 .complete(&claim, &request(&grant, keep))
                 .await
                 .unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused:?}");
+            // No body begins whose work cannot be recorded.
+            let refused = etcd.claim(&once("b")).await.unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused:?}");
         }
         operator

@@ -21,13 +21,9 @@ pub(crate) enum About {
 pub(crate) fn about(path: &str, message: &[u8]) -> About {
     let writes = |is: fn(&Request) -> bool| {
         let txn = TxnRequest::decode(message).unwrap_or_default();
-        // The request for work that is done once is inside of a look at whether it is done.
-        let inner = txn.or_else.into_iter().find_map(|op| match op.request {
-            Some(Request::Txn(inner)) => Some(inner.then),
-            _ => None,
-        });
-        let then = inner.unwrap_or(txn.then);
-        then.iter().any(|op| op.request.as_ref().is_some_and(is))
+        txn.then
+            .iter()
+            .any(|op| op.request.as_ref().is_some_and(is))
     };
     match path.rsplit('/').next().unwrap_or_default() {
         "Watch" => About::Watch,
