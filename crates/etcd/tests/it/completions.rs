@@ -1037,7 +1037,7 @@ async fn a_lease_that_ends_before_it_is_used_is_granted_anew() {
     .await;
 }
 
-/// Whoever wants two bodies: many clients want one work at once, again and again, and some forget.
+/// Many clients want one work at the same moment, again and again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_who_come_at_once_one_does_the_work() {
     within(120, async {
