@@ -1,9 +1,9 @@
 //! Completions: the records that work is done.
 //!
-//! A completion is one key for each name, beside all queues. One transaction compares that the place
-//! of the hold is still the one that was granted, deletes it and writes the completion, unless one
-//! that counts is there already (see [`Once`]). The key has a lease of its own, which is granted just
-//! before and never renewed, and no lease if it counts for ever.
+//! A completion is one key for each name, beside all queues. One transaction compares that the
+//! place of the hold is still the one that was granted, deletes it and writes the completion,
+//! unless one that counts is there already (see [`Once`]). The key has a lease of its own, which is
+//! granted just before and never renewed, and no lease if it counts for ever.
 
 pub(crate) mod leases;
 pub(crate) mod record;
@@ -26,7 +26,7 @@ use crate::completion::leases::Lease;
 use crate::completion::record::Record;
 use crate::error::Failure;
 
-/// The time by which the lease of a completion is longer than its keep, which begins a little later.
+/// The time by which the lease of a completion is longer than its keep, which begins later.
 const MARGIN: Duration = Duration::from_secs(1);
 /// The number of times that one call begins anew after the lease has ended before it was used.
 const TRIES: usize = 3;

@@ -28,9 +28,9 @@
 //! ([`TokenFloor::raise`]), the key `prod/%base` has the number of create_revisions by which they
 //! are raised, and the value of each key that was created since ends in it: ` +<by>`.
 //!
-//! That the work of `orders/42` is done is the key `prod/%done/orders%2F42`, which lies in no queue.
-//! It has a lease of its own, which is never renewed and lasts for the keep and a second; or none, if
-//! it is kept for ever. Its value begins with the number of the fire.
+//! That the work of `orders/42` is done is the key `prod/%done/orders%2F42`, which lies in no
+//! queue. It has a lease of its own, which is never renewed and lasts for the keep and a second; or
+//! none, if it is kept for ever. Its value begins with the number of the fire.
 //!
 //! # Cost
 //!
@@ -52,8 +52,8 @@
 //!   deleted by hand.
 //! * An eviction leaves a note under the evicted holder's lease for as long as that lives: under a
 //!   long lease they pile up.
-//! * A restart of the server, and each new leader, begins the lease of each record that work is done
-//!   anew: the record counts longer than was asked for.
+//! * A restart of the server, and each new leader, begins the lease of each record that work is
+//!   done anew: the record counts longer than was asked for.
 //! * A server that is full (alarm `NOSPACE`) still releases and evicts, without the note; a claim,
 //!   a downgrade and a proclamation are refused as `Unavailable`, and leave everything as it was.
 //! * Servers before 3.4.30 and 3.5.12 revoke live leases when a leader wakes that was stopped for

@@ -61,8 +61,8 @@ impl Shared {
         self.report(name, Changes::of_turns(claims.of(name)));
     }
 
-    /// Tells the claims of the name that wait, and for which the mirror of its completion counts, to
-    /// ask.
+    /// Tells the claims of the name that wait to ask, if the mirror of its completion shows one that
+    /// counts for them.
     pub(crate) fn report_completion(&self, claims: &mut OwnClaims, name: &Name) {
         let range = Range::Key(self.keys.completion(name));
         let Some(mirror) = self.mirrors.get(&range) else {

@@ -1,14 +1,14 @@
 //! Claims for work that is done once: the look at the completion.
 //!
-//! The transaction of such a claim first compares the completion's value with the fire of the claim.
-//! If the completion counts, it ends the place of the claim, if that is known, and reads the
-//! completion; else it does what the transaction of any claim does. One
-//! revision therefore shows both that no completion counts and that the place is the first, or
-//! neither. A completion is written by a transaction that deletes the first place, so none is
-//! written behind that revision while the place is there.
+//! The transaction of such a claim first compares the completion's value with the fire of the
+//! claim. If the completion counts, it ends the place of the claim, if that is known, and reads the
+//! completion; else it does what the transaction of any claim does. One revision therefore shows
+//! both that no completion counts and that the place is the first, or neither. A completion is
+//! written by a transaction that deletes the first place, so none is written behind that revision
+//! while the place is there.
 //!
-//! For the same reason only an answer to the claim itself grants it. The mirrors may show that it is
-//! the first: then it is sent again. Its place takes no turns (see `claim/turns`).
+//! For the same reason only an answer to the claim itself grants it. The mirrors may show that it
+//! is the first: then it is sent again. Its place takes no turns (see `claim/turns`).
 //!
 //! A claim that waits watches the completion's key beside the entries before it.
 

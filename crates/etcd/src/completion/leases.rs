@@ -1,9 +1,9 @@
 //! The leases of completions whose requests are under way.
 //!
 //! A completion has a lease of its own, which ends it. Each attempt to write one gets a lease with
-//! a number that this client has chosen. The number is kept here from before the grant is sent until
-//! an answer says which lease the completion has, if it has one. The others are then ended: they
-//! would live on for the whole keep.
+//! a number that this client has chosen. The number is kept here from before the grant is sent
+//! until an answer says which lease the completion has, if it has one. The others are then ended:
+//! they would live on for the whole keep.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -112,8 +112,8 @@ impl Record {
     ///
     /// # Errors
     ///
-    /// [`Internal`](ErrorKind::Internal) for a value that this version cannot read. It shows nothing
-    /// of it, because that may be the id of a claim.
+    /// [`Internal`](ErrorKind::Internal) for a value that this version cannot read. It shows
+    /// nothing of it, because that may be the id of a claim.
     pub(crate) fn read(value: &[u8]) -> Result<Record> {
         let of = |text: &str| text.split(' ').nth(1).map(str::to_owned);
         let text = str::from_utf8(value).ok();
@@ -123,9 +123,7 @@ impl Record {
         let format = text.and_then(of).filter(|_| fire_of(value).is_some());
         let why = match format.filter(|format| format != FORMAT) {
             Some(_) => "a newer version has recorded that the work is done: update this client",
-            None => {
-                "the record that the work is done was written by others: delete its key, under %done/"
-            }
+            None => "others wrote the record that the work is done: delete its key, under %done/",
         };
         Err(Error::new(ErrorKind::Internal, why))
     }

@@ -1015,7 +1015,7 @@ async fn a_lease_that_ends_before_it_is_used_is_granted_anew() {
         completed(answer);
         assert!(stored(&server, "a").await.unwrap().lease() != 0);
         until_leases(&server, 2).await;
-        // The end of the session while it completes: the place ends with it, and nothing is recorded.
+        // The session ends while it completes: the place ends with it, and nothing is recorded.
         let late = once("b");
         let grant = granted(etcd.claim(&late).await);
         let held = proxy.hold_matching("%done/b");
