@@ -27,6 +27,7 @@ fn word(answer: &Result<Claimed>) -> String {
         Ok(Claimed::Granted(grant)) => format!("granted {}", grant.turns),
         Ok(Claimed::Waiting(_)) => "waiting".into(),
         Ok(Claimed::Busy(who)) => format!("busy, {:?} waiting", who.waiters),
+        Ok(Claimed::Done(_)) => "done".into(),
         Err(e) => format!("{:?}: {e}", e.kind()),
     }
 }

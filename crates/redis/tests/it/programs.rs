@@ -151,6 +151,7 @@ impl Play<'_> {
             }
             Ok(Claimed::Waiting(_)) => Answer::Waiting,
             Ok(Claimed::Busy(_)) => Answer::Busy,
+            Ok(Claimed::Done(done)) => panic!("{done:?}: {:#?}", self.done),
             Err(e) if e.kind() == ErrorKind::Invalid => Answer::Differ,
             Err(e) => panic!("{e}: {:#?}", self.done),
         };

@@ -106,7 +106,7 @@ async fn life(store: Arc<Redis>, resource: Arc<Mutex<Resource>>, modes: &[Mode],
                     enter(&resource, &claim, &grant, sent);
                     break Some(grant);
                 }
-                Claimed::Busy(_) => break None,
+                Claimed::Busy(_) | Claimed::Done(_) => break None,
                 Claimed::Waiting(_) => sleep(random.u64(1..30)).await,
             }
             left -= 1;
