@@ -12,9 +12,10 @@ use redis::Value;
 use crate::Redis;
 use crate::client::nodes::Nodes;
 use crate::client::replicas::{Baseline, Replicas};
+use crate::completion;
 use crate::entry::{self, RAISES};
 use crate::plain::Plain;
-use crate::scripts::{CLAIM, CLAIM_ALL, FENCE, RAISE};
+use crate::scripts::{CLAIM, CLAIM_ALL, CLAIM_ONCE, FENCE, RAISE};
 
 /// The interval at which the first waiter polls a lock of another tool, whose release notifies no
 /// waiter.
@@ -32,12 +33,17 @@ impl Redis {
         let floor = self.floor(claim)?;
         let call = |to: &Connection| {
             nth = to.nth()?;
-            let call = self.with_options(self.call(&CLAIM, claim), claim, sent, nth);
-            Ok(match (claim.policy == WaitPolicy::Try, floor) {
+            let call = match claim.once {
+                None => self.call(&CLAIM, claim),
+                Some(_) => self.on_once(&CLAIM_ONCE, &claim.name).arg(claim.id),
+            };
+            let call = self.with_options(call, claim, sent, nth);
+            let call = match (claim.policy == WaitPolicy::Try, floor) {
                 (true, None) => call.arg("tries"),
                 (false, None) => call,
                 (tries, Some(floor)) => call.arg(if tries { "tries" } else { "waits" }).arg(floor),
-            })
+            };
+            Ok(claim.once.into_iter().fold(call, Call::arg))
         };
         let answer = said(claim, &self.run(&claim.name, call).await?)?;
         let mut fields = Fields::of(&answer);
@@ -48,6 +54,13 @@ impl Redis {
                 Ok(Claimed::Granted(grant))
             }
             ("busy", _) => Ok(Claimed::Busy(Ahead::of(fields)?.who)),
+            ("done", _) => {
+                let done = completion::read(fields)?;
+                // Others believe it as they believe a grant.
+                self.acknowledged(nth, replicas).await?;
+                Ok(Claimed::Done(done))
+            }
+            ("unreadable", _) => Err(self.unreadable(&claim.name)),
             ("differ", Mode::Permits { of, .. }) => Err(Error::permits_differ(fields.value()?, of)),
             ("waiting", _) => {
                 let ahead = Ahead::of(fields)?;
@@ -175,13 +188,13 @@ impl Redis {
 
     /// With the option `min_replicas`: the state to compare when a grant is acknowledged. It is
     /// taken before anything is sent.
-    fn replicas_now(&self) -> Result<Option<Baseline>> {
+    pub(crate) fn replicas_now(&self) -> Result<Option<Baseline>> {
         self.replicas.as_ref().map(Replicas::before).transpose()
     }
 
     /// With the option `min_replicas`, waits until the replicas have a grant over this connection:
     /// only then it counts.
-    async fn acknowledged(&self, over: u64, replicas: Option<Baseline>) -> Result<()> {
+    pub(crate) async fn acknowledged(&self, over: u64, replicas: Option<Baseline>) -> Result<()> {
         let (Some(asked), Some(before)) = (&self.replicas, replicas) else {
             return Ok(());
         };

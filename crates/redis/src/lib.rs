@@ -6,6 +6,7 @@
 
 mod claim;
 pub mod client;
+mod completion;
 mod config;
 mod entry;
 mod evict;
@@ -23,14 +24,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::link::{Inbox, Names, StoreMark};
+use crate::link::{Inbox, Keys, Names, StoreMark};
 use crate::plain::Plain;
 use leasehold_core::backend::{
-    Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Raises, Renewal, Subscription,
-    TokenFloor, async_trait,
+    Backend, Claim, Claimed, ClaimedAll, Complete, Completed, Completions, LeaseRef, Notifier,
+    Place, Raises, Renewal, Subscription, TokenFloor, async_trait,
 };
 use leasehold_core::{
-    Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result, StoreId,
+    Completion, Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name,
+    Result, StoreId,
 };
 
 use crate::client::nodes::Nodes;
@@ -46,6 +48,8 @@ pub use leasehold_net::Tls;
 
 /// The endings of the keys beside a lock.
 const BESIDE: [&str; 4] = ["l", "o", "s", "r"];
+/// The ending of the key of a completion. Only scripts for work that is done once are given it.
+const COMPLETION: &str = "d";
 /// The greatest number of names that one script takes or renews: the server does nothing else
 /// meanwhile.
 const AT_ONCE: usize = 100;
@@ -294,7 +298,9 @@ impl Backend for Redis {
 
     /// Walks all keys of the database with `SCAN`, so it costs O(keys) and is meant for people and tools.
     async fn list(&self, prefix: &str, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
-        self.nodes.list(&self.names, prefix, after, limit).await
+        self.nodes
+            .list(&self.names, Keys::InUse, prefix, after, limit)
+            .await
     }
 
     /// The hold of another tool is ended by the number that `inspect` shows for it, if its value
@@ -329,8 +335,14 @@ impl Backend for Redis {
             .with_recovery(Duration::from_millis(200))
             .with_atomic_multi(if is_one { AT_ONCE } else { 1 })
             .with_min_hold_outlives_process(true)
+            .with_once(true)
             .with_notes(notes)
             .with_warnings(self.warnings.clone())
+    }
+
+    /// Without scripts nothing records completions.
+    fn completions(&self) -> Option<&dyn Completions> {
+        self.plain.is_none().then_some(self as &dyn Completions)
     }
 
     fn token_floor(&self) -> Option<&dyn TokenFloor> {
@@ -375,6 +387,31 @@ impl TokenFloor for Redis {
     }
 }
 
+#[async_trait]
+impl Completions for Redis {
+    async fn complete(&self, claim: &Claim, request: &Complete) -> Result<Completed> {
+        self.complete(claim, request).await
+    }
+
+    async fn completion(&self, name: &Name) -> Result<Option<Completion>> {
+        self.completion(name).await
+    }
+
+    async fn forget(&self, name: &Name, token: FencingToken) -> Result<bool> {
+        self.forget(name, token).await
+    }
+
+    /// Walks all keys of the database with `SCAN`, as `list` does.
+    async fn list_completions(
+        &self,
+        prefix: &str,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<(Name, Completion)>> {
+        self.list_completions(prefix, after, limit).await
+    }
+}
+
 fn needs_resp3(what: &str) -> Error {
     let what = format!("{what} is for a server that speaks RESP3");
     Error::new(ErrorKind::Unsupported, what)
@@ -389,7 +426,8 @@ token tells them apart. Each grant raises the fence behind all tokens to the ser
 tokens that were not raised ahead of it rise after a loss of data, unless that clock steps back past the loss (a failover is a step from one server's \
 clock to another's); with the data kept, they rise through steps back of up to two hours. SET-NX-PX clients are \
 excluded, but stand in no queue and take a lock that expired before the waiters. A holder that dies before its first \
-renewal may be noticed late by up to a third of the waiter's TTL."
+renewal may be noticed late by up to a third of the waiter's TTL. The same losses of data, and a step of the clock, may end completions: \
+work that is done once is then done again."
     };
 }
 
@@ -406,4 +444,5 @@ Exclusion holds while every node keeps its data, its slots and its clock: after 
 restart without persistence, an eviction or a step of a node's clock, two may hold at once, and only the token tells them apart. \
 Tokens rise within a slot: with it when it is moved to another node, and after a failover unless the new primary's clock is behind the \
 old one's by more than the failover took. While a slot is moved, exclusive holds in it are renewed, and all else in it waits. \
-SET-NX-PX clients are excluded, but stand in no queue and take a lock that expired before the waiters.";
+SET-NX-PX clients are excluded, but stand in no queue and take a lock that expired before the waiters. The same losses of data, and a \
+step of the clock, may end completions: work that is done once is then done again.";

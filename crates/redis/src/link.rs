@@ -37,4 +37,4 @@ pub(crate) use crate::link::script::{CLOCK, Call, Script, run_all};
 pub(crate) use crate::link::server::{
     Protocol, Sentinels, Server, granted_ttl, other_words, server_of_sentinels, servers, verified,
 };
-pub(crate) use crate::link::walk::walk;
+pub(crate) use crate::link::walk::{Keys, walk};

@@ -11,7 +11,7 @@ use redis::Value;
 
 use crate::client::nodes::Nodes;
 pub(crate) use crate::entry::FENCE;
-use crate::{BESIDE, Redis};
+use crate::{BESIDE, COMPLETION, Redis};
 
 macro_rules! lua {
     ($part:literal) => {
@@ -20,13 +20,33 @@ macro_rules! lua {
 }
 
 /// The time limit of one verb that takes several runs of its script.
-const LONGEST: Duration = Duration::from_secs(2);
+pub(crate) const LONGEST: Duration = Duration::from_secs(2);
 
-pub(crate) static CLAIM: LazyLock<Script> = LazyLock::new(|| script(&claim()));
+pub(crate) static CLAIM: LazyLock<Script> = LazyLock::new(|| script(&claim(&[CLOCK])));
+
+pub(crate) static CLAIM_ONCE: LazyLock<Script> = LazyLock::new(|| {
+    let claim = function("claim", &claim(&[]));
+    on_completion(&[&claim, &finish(), lua!("claim_once")])
+});
+
+pub(crate) static COMPLETE: LazyLock<Script> = LazyLock::new(|| {
+    script(&on_queue(
+        &[CLOCK, lua!("completion"), lua!("complete_fast_path")],
+        &[lua!("serve"), lua!("complete")],
+    ))
+});
+
+pub(crate) static GO_ON_TELLING: LazyLock<Script> =
+    LazyLock::new(|| on_completion(&[&finish(), lua!("go_on_telling")]));
+
+pub(crate) static READ_COMPLETION: LazyLock<Script> =
+    LazyLock::new(|| on_completion(&[lua!("read_completion")]));
+
+pub(crate) static FORGET: LazyLock<Script> = LazyLock::new(|| on_completion(&[lua!("forget")]));
 
 pub(crate) static CLAIM_ALL: LazyLock<Script> = LazyLock::new(|| {
     let blocked_by = function("blocked_by", &on_queue(&[CLOCK], &[lua!("blocked_by")]));
-    let claim = function("claim", &claim());
+    let claim = function("claim", &claim(&[CLOCK]));
     script(&[&blocked_by, &claim, lua!("keys_of"), lua!("claim_all")])
 });
 
@@ -90,11 +110,26 @@ fn script(parts: &[&str]) -> Script {
     Script::new(&[&[lua!("limits")], parts].concat()).needing(&NEEDS)
 }
 
-fn claim() -> Vec<&'static str> {
+/// The clock is at the start, unless the script has it already.
+fn claim(start: &[&'static str]) -> Vec<&'static str> {
     on_queue(
-        &[CLOCK, lua!("claim_fast_path")],
+        &[start, &[lua!("claim_fast_path")]].concat(),
         &[lua!("walk"), lua!("claim")],
     )
+}
+
+/// The function that ends what there is of a claim whose work is done.
+fn finish() -> String {
+    let parts = on_queue(
+        &[lua!("finish_fast_path")],
+        &[lua!("serve"), lua!("finish")],
+    );
+    function("finish", &parts)
+}
+
+/// A script that reads the completion of its name.
+fn on_completion(parts: &[&str]) -> Script {
+    script(&[&[CLOCK, lua!("completion")], parts].concat())
 }
 
 /// The parts of a verb that works on the queue. It starts with the clock, and with a fast path that
@@ -161,6 +196,13 @@ impl Redis {
         self.on(script, &claim.name).arg(claim.id)
     }
 
+    /// A call with the keys of this name, and that of its completion.
+    pub(crate) fn on_once(&self, script: &'static Script, name: &Name) -> Call {
+        let lock = self.names.lock(name);
+        let completion = self.names.beside(name, COMPLETION);
+        keyed(&self.nodes, script, &[lock], Some(&completion))
+    }
+
     /// A call with the keys of this name.
     pub(crate) fn on(&self, script: &'static Script, name: &Name) -> Call {
         on(&self.nodes, script, &[self.names.lock(name)])
@@ -187,19 +229,31 @@ impl Redis {
 /// In a Cluster there is one more key, which never exists. While a slot is moved, its node refuses a
 /// script of several keys before it runs, unless all of them exist there. Without that key the
 /// script could stop midway, at the first key that it deletes and writes again.
+///
+/// The key of a completion is the last of all, where a script needs it.
 pub(crate) fn on(nodes: &Nodes, script: &'static Script, locks: &[String]) -> Call {
-    let keys = locks.len() * (1 + BESIDE.len());
+    keyed(nodes, script, locks, None)
+}
+
+fn keyed(
+    nodes: &Nodes,
+    script: &'static Script,
+    locks: &[String],
+    completion: Option<&str>,
+) -> Call {
+    let keys = locks.len() * (1 + BESIDE.len()) + usize::from(completion.is_some());
     let all = |call: Call| {
         locks.iter().fold(call.names(locks.len()), |call, lock| {
             call.lock(lock, &BESIDE)
         })
     };
-    match (nodes, locks) {
+    let call = match (nodes, locks) {
         (Nodes::Many(_), [lock, ..]) => all(Call::of(script, keys + 2))
             .arg(fence_of(slot_of(lock)))
             .arg(format_args!("{{{lock}}}:-")),
         _ => all(Call::of(script, keys + 1)).arg(FENCE),
-    }
+    };
+    completion.into_iter().fold(call, Call::arg)
 }
 
 fn is_more(answer: &Value) -> bool {
@@ -228,6 +282,11 @@ mod tests {
         let all = [
             &*CLAIM,
             &*CLAIM_ALL,
+            &*CLAIM_ONCE,
+            &*COMPLETE,
+            &*GO_ON_TELLING,
+            &*READ_COMPLETION,
+            &*FORGET,
             &*RENEW,
             &*EXTEND,
             &*RELEASE,
@@ -258,6 +317,7 @@ mod tests {
             function("f", &["return ", "1\n"]),
             "local function f(KEYS, ARGV)\nreturn 1\nend\n"
         );
-        assert_eq!(claim().last(), Some(&lua!("claim")));
+        assert_eq!(claim(&[]).last(), Some(&lua!("claim")));
+        assert_eq!(claim(&[CLOCK])[1..3], [CLOCK, lua!("claim_fast_path")]);
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::link::{
-    Call, Cluster, Connection, Inbox, Names, Needs, Protocol, Server, StoreMark, check, fence_of,
-    forbids_scripts, run_all, slot_of, walk, warnings,
+    Call, Cluster, Connection, Inbox, Keys, Names, Needs, Protocol, Server, StoreMark, check,
+    fence_of, forbids_scripts, run_all, slot_of, walk, warnings,
 };
 use leasehold_core::backend::Subscription;
 use leasehold_core::{Error, ErrorKind, Name, Result};
@@ -41,7 +41,7 @@ impl Nodes {
             };
             let connection = Connection::new(server, config.timeout, Duration::ZERO, inbox)?;
             connection.connect().await?;
-            let warnings = warnings(&connection).await;
+            let warnings = warnings(&connection, config.scripts).await;
             return Ok((Nodes::One(connection), warnings));
         };
         for (is_asked, what) in [
@@ -68,7 +68,7 @@ impl Nodes {
         )
         .await?;
         for connection in cluster.connections() {
-            let told = warnings(&connection).await.into_iter();
+            let told = warnings(&connection, true).await.into_iter();
             all.extend(told.map(|text| format!("{}: {text}", connection.address())));
         }
         if mark.id().is_none() {
@@ -176,21 +176,22 @@ impl Nodes {
         }
     }
 
-    /// The names that a walk over all keys of all nodes finds. A name that moves meanwhile may be
+    /// The names that a walk over these keys of all nodes finds. A name that moves meanwhile may be
     /// missed.
     pub(crate) async fn list(
         &self,
         names: &Names,
+        keys: Keys,
         prefix: &str,
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<Name>> {
         match self {
-            Nodes::One(connection) => walk(connection, names, prefix, after, limit).await,
+            Nodes::One(connection) => walk(connection, names, keys, prefix, after, limit).await,
             Nodes::Many(cluster) => {
                 let mut all = BTreeSet::new();
                 for connection in cluster.connections() {
-                    all.extend(walk(&connection, names, prefix, after, limit).await?);
+                    all.extend(walk(&connection, names, keys, prefix, after, limit).await?);
                 }
                 Ok(all.into_iter().take(limit).collect())
             }

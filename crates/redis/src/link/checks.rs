@@ -6,8 +6,8 @@ use redis::{Value, from_redis_value_ref};
 use crate::link::connection::Connection;
 
 /// Reasons why this server may forget a held lock, or may be replaced by a server that has;
-/// sentences for its operator.
-pub(crate) async fn warnings(connection: &Connection) -> Vec<String> {
+/// sentences for its operator. A store that records completions loses those, too.
+pub(crate) async fn warnings(connection: &Connection, has_completions: bool) -> Vec<String> {
     let Ok(known) = facts(connection).await else {
         return vec![SILENT.to_owned()];
     };
@@ -22,6 +22,7 @@ pub(crate) async fn warnings(connection: &Connection) -> Vec<String> {
     let all = unverified.into_iter().chain(fell_back);
     let all = all.chain(judged(&known, alone));
     all.map(|warning| match connection.has_pushes() {
+        _ if warning == EVICTS && has_completions => EVICTS_COMPLETIONS.to_owned(),
         true => warning.to_owned(),
         false => warning.replace(MAY_NOT, "over RESP2 it is not asked"),
     })
@@ -106,6 +107,9 @@ const UNVERIFIED: &str = "ssl_cert_reqs=none encrypts, and verifies no certifica
 (write ca=file, with the CA of the server, in place of it)";
 const EVICTS: &str = "its maxmemory-policy may delete locks that are held: locks have a TTL, so every policy but noeviction \
 can choose them (set maxmemory-policy noeviction)";
+const EVICTS_COMPLETIONS: &str = "its maxmemory-policy may delete locks that are held, and completions, whose work is then done again: \
+both have a TTL, so every policy but noeviction can choose them, and volatile-lru chooses completions first, as nobody renews them \
+(set maxmemory-policy noeviction)";
 const MEMORY_UNKNOWN: &str = "whether it may evict locks, and whether replicas follow it, is not known: this user may not ask (INFO)";
 const KEEPS_NOTHING: &str = "it keeps nothing on disk: after a restart every lock that was held is free (set appendonly yes)";
 const SNAPSHOTS: &str = "it keeps snapshots only: after a restart locks taken since the last one are free (set appendonly yes)";

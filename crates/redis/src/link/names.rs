@@ -57,19 +57,24 @@ impl Names {
 
     /// All keys of this name, in the order in which the scripts take them. The first is the lock.
     pub(crate) fn keys(&self, name: &Name) -> Vec<String> {
-        let lock = self.lock(name);
-        let mut keys: Vec<String> = self
-            .beside
-            .iter()
-            .map(|key| ["{", &lock, "}:", key].concat())
-            .collect();
-        keys.insert(0, lock);
-        keys
+        let beside = self.beside.iter().map(|ending| self.beside(name, ending));
+        [self.lock(name)].into_iter().chain(beside).collect()
     }
 
-    /// A pattern for `SCAN` that matches the queues of names that begin with `prefix`, and perhaps more.
-    pub(crate) fn pattern_of_queues(&self, prefix: &str) -> String {
-        format!("{{{}}}:{}", self.pattern_of_locks(prefix), self.beside[0])
+    /// The key with this ending beside the lock of this name.
+    pub(crate) fn beside(&self, name: &Name, ending: &str) -> String {
+        ["{", &self.lock(name), "}:", ending].concat()
+    }
+
+    /// The ending of the keys that exist while there are waiters.
+    pub(crate) fn of_queues(&self) -> &'static str {
+        self.beside[0]
+    }
+
+    /// A pattern for `SCAN` that matches the keys with this ending beside the locks of names that
+    /// begin with `prefix`, and perhaps more.
+    pub(crate) fn pattern_of(&self, ending: &str, prefix: &str) -> String {
+        format!("{{{}}}:{ending}", self.pattern_of_locks(prefix))
     }
 
     /// A pattern for `SCAN` that matches the locks of names that begin with `prefix`, and perhaps
@@ -85,10 +90,10 @@ impl Names {
         pattern + "*"
     }
 
-    /// The name whose queue is this key.
-    pub(crate) fn name_of_queue(&self, key: &[u8]) -> Option<Name> {
+    /// The name beside whose lock this key with this ending is.
+    pub(crate) fn name_of(&self, ending: &str, key: &[u8]) -> Option<Name> {
         let key = str::from_utf8(key).ok()?.strip_prefix('{')?;
-        let lock = key.strip_suffix(self.beside[0])?.strip_suffix("}:")?;
+        let lock = key.strip_suffix(ending)?.strip_suffix("}:")?;
         self.name_of_lock(lock.as_bytes())
     }
 
@@ -149,7 +154,7 @@ mod tests {
             .filter(|n| !n.is_empty())
         {
             let its = names().keys(&name.into());
-            assert_eq!(names().name_of_queue(its[1].as_bytes()), Some(name.into()));
+            assert_eq!(names().name_of("l", its[1].as_bytes()), Some(name.into()));
             keys.extend(its);
         }
         let all = keys.len();
@@ -188,9 +193,9 @@ mod tests {
             "{app:a%}:l",
             "{app:{}:l",
         ] {
-            assert_eq!(names().name_of_queue(key.as_bytes()), None, "{key}");
+            assert_eq!(names().name_of("l", key.as_bytes()), None, "{key}");
         }
-        assert_eq!(names().name_of_queue(b"{app:\xff}:l"), None);
+        assert_eq!(names().name_of("l", b"{app:\xff}:l"), None);
     }
 
     #[test]
@@ -200,20 +205,20 @@ mod tests {
             other.keys(&"a".into()),
             ["app:a", "{app:a}:rl", "{app:a}:ro"]
         );
-        assert_eq!(other.name_of_queue(b"{app:a}:rl"), Some("a".into()));
+        assert_eq!(other.name_of("rl", b"{app:a}:rl"), Some("a".into()));
         assert_eq!(
             (
-                other.name_of_queue(b"{app:a}:l"),
-                names().name_of_queue(b"{app:a}:rl")
+                other.name_of("rl", b"{app:a}:l"),
+                names().name_of("l", b"{app:a}:rl")
             ),
             (None, None)
         );
-        assert_eq!(other.pattern_of_queues("a"), "{app:a*}:rl");
+        assert_eq!(other.pattern_of(other.of_queues(), "a"), "{app:a*}:rl");
     }
 
     #[test]
     fn a_pattern_is_literal_but_for_its_end() {
-        assert_eq!(names().pattern_of_queues("a*[x]%"), "{app:a\\*\\[x]%25*}:l");
+        assert_eq!(names().pattern_of("l", "a*[x]%"), "{app:a\\*\\[x]%25*}:l");
     }
 
     #[test]
@@ -223,14 +228,14 @@ mod tests {
             if let Some(name) = names.name_of_lock(key) {
                 assert_eq!(names.lock(&name).as_bytes(), key);
             }
-            if let Some(name) = names.name_of_queue(key) {
+            if let Some(name) = names.name_of("l", key) {
                 assert_eq!(names.keys(&name)[1].as_bytes(), key);
             }
             let name = Name::new(String::from_utf8_lossy(key));
             let keys = names.keys(&name);
             let found = (
                 names.name_of_lock(keys[0].as_bytes()),
-                names.name_of_queue(keys[1].as_bytes()),
+                names.name_of("l", keys[1].as_bytes()),
             );
             let name = (!key.is_empty()).then_some(name);
             assert_eq!(found, (name.clone(), name));

@@ -13,36 +13,51 @@ use crate::link::names::Names;
 /// time.
 const STEP: &str = "1000";
 
-/// The names that a walk over the whole database finds, in order: O(keys), in steps. Each string is
-/// a lock, of ours or of another tool, which would block a claim. A queue leads to the name of its
-/// waiters.
+/// The keys that lead a walk to names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Keys {
+    /// Each string is a lock, of ours or of another tool, which would block a claim. A queue leads
+    /// to the name of its waiters.
+    InUse,
+    /// The keys with this ending beside the locks.
+    Beside(&'static str),
+}
+
+/// The names that a walk over the whole database finds, in order: O(keys), in steps.
 pub(crate) async fn walk(
     connection: &Connection,
     names: &Names,
+    keys: Keys,
     prefix: &str,
     after: Option<&Name>,
     limit: usize,
 ) -> Result<Vec<Name>> {
+    let endings = match keys {
+        Keys::InUse => vec![Some(names.of_queues()), None],
+        Keys::Beside(ending) => vec![Some(ending)],
+    };
     let mut found = BTreeSet::new();
-    for (pattern, of_queues) in [
-        (names.pattern_of_queues(prefix), true),
-        (names.pattern_of_locks(prefix), false),
-    ] {
+    for ending in endings {
+        let pattern = match ending {
+            Some(ending) => names.pattern_of(ending, prefix),
+            None => names.pattern_of_locks(prefix),
+        };
         let mut cursor = String::from("0");
         loop {
             let step = [&cursor, "MATCH", &pattern, "COUNT", STEP, "TYPE", "string"];
-            let words = if of_queues { &step[..5] } else { &step[..] };
+            let words = if ending.is_some() {
+                &step[..5]
+            } else {
+                &step[..]
+            };
             let answer = from_redis_value(connection.scan(words).await?);
             let (next, keys): (String, Vec<Vec<u8>>) = answer.map_err(|_| junk("a walk"))?;
             let wanted = |name: &Name| {
                 name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after)
             };
-            let name = |key: &Vec<u8>| {
-                if of_queues {
-                    names.name_of_queue(key)
-                } else {
-                    names.name_of_lock(key)
-                }
+            let name = |key: &Vec<u8>| match ending {
+                Some(ending) => names.name_of(ending, key),
+                None => names.name_of_lock(key),
             };
             found.extend(keys.iter().filter_map(name).filter(wanted));
             while found.len() > limit {

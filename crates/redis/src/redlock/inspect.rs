@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::link::{Fields, foreign, junk, record, walk};
+use crate::link::{Fields, Keys, foreign, junk, record, walk};
 use leasehold_core::{LockQueue, Name, Participant, Result};
 use redis::Value;
 
@@ -81,7 +81,8 @@ impl Shared {
             let request = request.clone();
             async move {
                 let (names, prefix, after) = &*request;
-                walk(&connection, names, prefix, after.as_ref(), usize::MAX).await
+                let after = after.as_ref();
+                walk(&connection, names, Keys::InUse, prefix, after, usize::MAX).await
             }
         });
         let mut votes: BTreeMap<Name, usize> = BTreeMap::new();

@@ -100,7 +100,7 @@ local function leave(e)
     tickets, gone, waiters, lives, permits, moved = 0, 0, 0, 0, false, false
     return
   end
-  call('HDEL', QUEUE, e.ticket, e.id)
+  call('HDEL', QUEUE, e.ticket, e.id, 'f' .. e.ticket)
   if e.ticket == gone + 1 then gone = e.ticket end
   waiters, moved = waiters - 1, true
 end

@@ -6,7 +6,8 @@
 --                     value is theirs.
 --       {lock}:l      hash, the waiters: ticket -> `deadline record` and id -> ticket. `t` is the last ticket, `h` the last that
 --                     left from the head, `n` how many wait, `x` until when the hash lives, `p` the number of permits that the
---                     last waiter for permits said. It goes with the last waiter.
+--                     last waiter for permits said, and `f` with a ticket the number of the fire for which that waiter asks, if
+--                     its work is to be done once. It goes with the last waiter.
 --       {lock}:o      string, there while this name is observed
 --       {lock}:s      sorted set, sharers: ids by deadline. It means nothing unless the lock says that sharers hold.
 --       {lock}:r      hash, sharers: id -> record. It lives as long as the sorted set.

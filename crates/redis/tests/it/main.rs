@@ -15,6 +15,7 @@ mod cluster_faults;
 mod cluster_identity;
 mod cluster_nodes;
 mod cluster_notices;
+mod completions;
 mod damaged;
 mod data_loss;
 mod failover;

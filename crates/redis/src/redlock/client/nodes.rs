@@ -256,7 +256,8 @@ impl Nodes {
 
     /// The warnings about the settings of each node.
     async fn warnings(&self) -> Vec<String> {
-        let found = join_all(self.connections().map(warnings)).await;
+        let found = self.connections().map(|node| warnings(node, false));
+        let found = join_all(found).await;
         let each = self.connections().zip(found);
         each.flat_map(|(node, found)| {
             found
