@@ -199,8 +199,8 @@ impl Harness for World {
     fn capabilities(&self) -> Capabilities {
         use Need::{
             AnotherTool, AtomicMulti, Contents, DeleteHolder, Downgrade, Fair, Fence, Floor,
-            Footprint, Heap, Junk, Link, MinHold, Permits, Private, PushedWake, Raise, Requests,
-            Restart, Shared, Wipe,
+            Footprint, Heap, Junk, Link, MinHold, Once, Permits, Private, PushedWake, Raise,
+            Requests, Restart, Shared, Wipe,
         };
         let plain = [
             Private,
@@ -249,6 +249,7 @@ impl Harness for World {
             .lacks(&[Shared, Permits, Downgrade], "a lock is one exclusive hold")
             .lacks(&[AtomicMulti], "one transaction takes one name")
             .lacks(&[MinHold], "the client that holds keeps it")
+            .lacks(&[Once], "completions are written by scripts")
             .lacks(&[Raise, Floor], "tokens follow the fence alone"),
             World::External(url) => {
                 let able = Capabilities::new(

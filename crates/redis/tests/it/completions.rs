@@ -459,8 +459,8 @@ async fn waiters_that_were_not_told_are_told_by_the_others() {
 
 /// How many fields of the queue say for which fire somebody waits.
 async fn fires(server: &Server, name: &str) -> usize {
-    let fields = server.command(&["HKEYS", &format!("{{{name}}}:l")]);
-    let Reply::Array(fields) = fields.await.unwrap() else {
+    let queue = format!("{{{name}}}:l");
+    let Reply::Array(fields) = server.command(&["HKEYS", &queue]).await.unwrap() else {
         panic!("no queue")
     };
     // Ids are hexadecimal, too, but longer.
