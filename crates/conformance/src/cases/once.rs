@@ -703,6 +703,8 @@ pub(crate) async fn survives_a_restart(ctx: TestContext) {
     assert!(ran(&store.once("a").keep(DAY)).await);
     assert!(ran(&store.once("b").keep_forever()).await);
     let before = store.once("a").done().await.unwrap().unwrap();
+    // A store without a server restarts when its last client has gone.
+    store.close(LONG).await.unwrap();
     ctx.harness().restart().await;
     let store = ctx.store().await;
     for name in ["a", "b"] {
