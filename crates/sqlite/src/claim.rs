@@ -14,6 +14,7 @@ use rusqlite::params;
 
 use crate::claim::queue::{Head, Queues};
 use crate::claim::raise::floor_of;
+use crate::client::completed::Wanted;
 use crate::client::fifo::Address;
 use crate::client::time::{nanos, now};
 use crate::client::worker::Client;
@@ -38,13 +39,16 @@ pub(crate) struct Outlook {
 
 impl Client {
     pub(crate) fn claim(&mut self, claim: &Claim, deadline: Moment) -> Result<Claimed> {
+        if claim.once.is_some() {
+            self.open_completed(deadline)?;
+        }
         self.ready(deadline)?;
         self.announce_lease(Some(claim.ttl))?;
         loop {
             let answer = self.write(deadline, |queues| queues.claim(claim))??;
             let dead = self.watches.set(&self.file.real, claim.id, &answer.watch);
             if dead.is_empty() {
-                if let Claimed::Busy(_) = answer.claimed {
+                if let Claimed::Busy(_) | Claimed::Done(_) = answer.claimed {
                     self.announce_longest()?;
                 }
                 return Ok(answer.claimed);
@@ -86,6 +90,17 @@ impl Client {
 impl Queues<'_> {
     /// Takes or keeps a place. The inner error is a fault of the claim itself.
     pub(crate) fn claim(&mut self, claim: &Claim) -> rusqlite::Result<Result<Answer>> {
+        match self.done_for(claim, Wanted::IfThere) {
+            Ok(None) => {}
+            Ok(Some(completion)) => {
+                self.withdraw(claim)?;
+                return Ok(Ok(Answer {
+                    claimed: Claimed::Done(completion),
+                    watch: Vec::new(),
+                }));
+            }
+            Err(e) => return self.fault(e),
+        }
         if let Some(grant) = self.take_free(claim)? {
             return Ok(Ok(Answer {
                 claimed: Claimed::Granted(grant),

@@ -2,14 +2,15 @@
 //! without a server.
 //!
 //! Each verb has its own source file, as in every store. `schema.sql` describes the tables.
-//! `client` is the connection, its thread, and the check whether the file can be trusted. Processes
-//! notify each other by FIFOs.
+//! `client` is the connection, its thread, and the check whether the file can be trusted.
+//! `completed.sql` describes the second file, of completions. Processes notify each other by FIFOs.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("leasehold-sqlite needs Linux: CLOCK_BOOTTIME, boot ids and /proc");
 
 mod claim;
 mod client;
+mod completion;
 mod config;
 mod entry;
 mod error;
@@ -28,8 +29,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::backend::{
-    Backend, Claim, Claimed, ClaimedAll, Identity, LeaseRef, Notifier, Place, Raises, Renewal,
-    Subscription, TokenFloor, async_trait,
+    Backend, Claim, Claimed, ClaimedAll, Completions, Identity, LeaseRef, Notifier, Place, Raises,
+    Renewal, Subscription, TokenFloor, async_trait,
 };
 use leasehold_core::{
     Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result, StoreId,
@@ -88,7 +89,12 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 /// waits has a lock on their directory, whose length is its longest lease. The new files grant
 /// nothing for the longest of these leases, so that nobody holds beside a holder in the old files,
 /// which learns of its loss at the next renewal. After a reboot the files are begun anew as well,
-/// without a wait, and tokens keep rising. Nothing is ever synced to the disk.
+/// without a wait, and tokens keep rising. Nothing of them is ever synced to the disk.
+///
+/// **Work that is done once.** Completions are in a second file, `<file>-done`, with a log and an
+/// index of its own, which the first completion makes. It outlives a reboot; a power failure takes
+/// the last completions, and who deletes it forgets all. If one of its files is deleted or replaced,
+/// the next client copies what is there into new files.
 ///
 /// Files that are deleted again and again, more often than once per TTL, keep every client waiting.
 /// A child process that forks without `exec` keeps the descriptors of its parent open: the parent's
@@ -180,12 +186,14 @@ impl Backend for Sqlite {
         // Requests that are done at once would never yield the thread otherwise.
         RAISES.check(claim.floor)?;
         consume_budget().await;
-        if let Some(grant) = self
+        if let Some(claimed) = self
             .client
             .at_once(|client, alone| client.claim_at_once(claim, alone))
         {
-            self.client.listen_soon();
-            return Ok(Claimed::Granted(grant));
+            if let Claimed::Granted(_) = claimed {
+                self.client.listen_soon();
+            }
+            return Ok(claimed);
         }
         let (claim, limit) = (claim.clone(), limit(Some(claim.ttl)));
         self.client
@@ -280,7 +288,12 @@ impl Backend for Sqlite {
             .with_recovery(Duration::from_millis(100))
             .with_atomic_multi(AT_ONCE)
             .with_min_hold_outlives_process(true)
+            .with_once(true)
             .with_notes(NOTES)
+    }
+
+    fn completions(&self) -> Option<&dyn Completions> {
+        Some(self)
     }
 
     fn token_floor(&self) -> Option<&dyn TokenFloor> {

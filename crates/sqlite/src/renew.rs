@@ -30,7 +30,7 @@ impl Client {
         let of = |e| error::of(&e, &self.file.path);
         let tx = self.file.connection.unchecked_transaction().map_err(of)?;
         let meta = self.file.meta().map_err(of)?.unwrap_or_default();
-        let seen = Queues::new(&tx, &mut self.own, (now(), wall()), meta)
+        let seen = Queues::new(&self.file, &mut self.own, (now(), wall()), meta)
             .renewals(leases)
             .map_err(of)?;
         drop(tx);

@@ -31,7 +31,9 @@ CREATE INDEX ends ON session (until);
 -- The queues of all names, each in the order of `seq`: holders, which have a token, and waiters behind them. `seq` is drawn from the
 -- tokens: it is the token, if the claim was granted at once. `n` and `permits`: how many are taken, and how many there are. `turns`:
 -- how many tokens, from `token` on, are its own. A lock that is free is taken in one page of this table, and given back in it: what
--- only waiters need has an index that holds no others. `floor`: what a waiter's token is to be at least.
+-- only waiters need has an index that holds no others. `floor`: what a waiter's token is to be at least. `once`: the fire of a
+-- waiter whose work is done once, as a signed number; NULL for all others. Files of earlier builds get that column when such a
+-- claim waits.
 CREATE TABLE place (
     name TEXT NOT NULL,
     seq INTEGER NOT NULL,
@@ -45,6 +47,7 @@ CREATE TABLE place (
     label TEXT NOT NULL,
     since INTEGER NOT NULL,
     floor INTEGER NOT NULL DEFAULT 0,
+    once INTEGER,
     PRIMARY KEY (name, seq)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX waiting ON place (name, session) WHERE token IS NULL;

@@ -7,11 +7,12 @@
 //! The users are scripts and cron jobs that run the command where they ran `flock`, and programs
 //! that take free locks one after the other.
 
-use leasehold_core::backend::{Admission, Claim, ClaimId, Grant, admit};
+use leasehold_core::backend::{Admission, Claim, ClaimId, Claimed, Grant, admit};
 use rusqlite::params;
 
 use crate::claim::queue::{Queues, Session};
 use crate::claim::raise::floor_of;
+use crate::client::completed::Wanted;
 use crate::client::time::nanos;
 use crate::client::tokens::Tokens;
 use crate::client::worker::{Attempt, Client};
@@ -32,19 +33,35 @@ pub(super) const GIVE_BACK: &str =
     AND NOT EXISTS (SELECT 1 FROM observer WHERE name = ?1)";
 
 impl Client {
-    /// Takes a free lock; `None` if that cannot be done on this way. It is only for a client
-    /// without a place: a disk that stalls would hold up the caller's runtime, which would then
-    /// report a loss too late. `alone`: there is no thread, so the FIFO to which it listens may be
-    /// made.
-    pub(crate) fn claim_at_once(&mut self, claim: &Claim, alone: bool) -> Option<Grant> {
+    /// Takes a free lock, or says that its work is done; `None` if that cannot be done on this way.
+    /// It is only for a client without a place: a disk that stalls would hold up the caller's
+    /// runtime, which would then report a loss too late. `alone`: there is no thread, so the FIFO to
+    /// which it listens may be made, and the second file opened.
+    pub(crate) fn claim_at_once(&mut self, claim: &Claim, alone: bool) -> Option<Claimed> {
         if !self.own.places.is_empty() || !self.ended.is_empty() || !self.is_found_at_once(alone) {
             return None;
         }
         self.announce_lease(Some(claim.ttl)).ok()?;
-        match self.attempt(&mut |queues: &mut Queues<'_>| queues.take_free_or_begin(claim)) {
-            Ok(Attempt::Done(grant, _)) => grant,
-            _ => None,
+        let wanted = if alone {
+            Wanted::IfThere
+        } else {
+            Wanted::IfOpen
+        };
+        let take = &mut |queues: &mut Queues<'_>| match queues.done_for(claim, wanted) {
+            Ok(Some(completion)) => Ok(Some(Claimed::Done(completion))),
+            Ok(None) => Ok(queues.take_free_or_begin(claim)?.map(Claimed::Granted)),
+            Err(_) => Ok(None),
+        };
+        let claimed = match self.attempt(take) {
+            Ok(Attempt::Done(claimed, _)) => claimed?,
+            _ => return None,
+        };
+        if let Claimed::Done(_) = claimed {
+            // If this fails, others only wait longer than necessary for this client after new files
+            // are begun.
+            let _ = self.announce_longest();
         }
+        Some(claimed)
     }
 
     /// Releases the only place of this client, if nobody waits for it. It does not check the files:

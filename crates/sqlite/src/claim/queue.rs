@@ -9,6 +9,7 @@ use leasehold_core::{Contention, Name};
 use rusqlite::{Connection, OptionalExtension, Params, params};
 
 use crate::client::fifo::Address;
+use crate::client::file::File;
 use crate::client::generation::Meta;
 use crate::client::time::nanos;
 use crate::client::tokens::Tokens;
@@ -19,7 +20,7 @@ use crate::entry::{Entry, Id, entries};
 const COUNTED: i64 = 64;
 
 /// Removes the place of this number.
-const REMOVE: &str = "DELETE FROM place WHERE name = ?1 AND seq = ?2";
+pub(crate) const REMOVE: &str = "DELETE FROM place WHERE name = ?1 AND seq = ?2";
 /// Selects, of a place that is there, whether it is held and whether by a reader, as [`gone`]
 /// returns it.
 const KNOWN: &str = "SELECT token IS NOT NULL, token IS NOT NULL AND mode = 'shared' FROM place
@@ -28,6 +29,7 @@ const HAS_ONE_ENDED: &str = "SELECT EXISTS (SELECT 1 FROM session WHERE until <=
 
 /// A write transaction.
 pub(crate) struct Queues<'a> {
+    pub(crate) file: &'a File,
     pub(crate) tx: &'a Connection,
     pub(crate) own: &'a mut OwnPlaces,
     /// The begin of the transaction on CLOCK_BOOTTIME, in nanoseconds.
@@ -138,7 +140,7 @@ impl Head {
 impl<'a> Queues<'a> {
     /// `began` is the begin of the transaction on CLOCK_BOOTTIME and on the wall clock.
     pub(crate) fn new(
-        tx: &'a Connection,
+        file: &'a File,
         own: &'a mut OwnPlaces,
         began: (i64, Duration),
         meta: Meta,
@@ -146,7 +148,8 @@ impl<'a> Queues<'a> {
         let ((now, wall), (messages, written, inserted, released, changed)) =
             (began, Default::default());
         Queues {
-            tx,
+            file,
+            tx: &file.connection,
             own,
             now,
             wall,
@@ -335,7 +338,11 @@ impl<'a> Queues<'a> {
             &*claim.label,
             since
         ];
-        self.execute(insert, row).map(drop)
+        self.execute(insert, row)?;
+        match claim.once.filter(|_| !granted) {
+            Some(fire) => self.note_fire(name, seq, fire),
+            None => Ok(()),
+        }
     }
 
     /// The first entry that a query of [`entries`] reads.

@@ -1,7 +1,7 @@
 //! The file on its disk: it is checked, opened, and checked again later, since another file may be
 //! in its place.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -16,6 +16,7 @@ use rusqlite::{Connection, OptionalExtension, Row, ffi};
 use rustix::fs::{Access, access, statvfs};
 use scopeguard::guard;
 
+use crate::client::completed::{CompletedFile, Wanted};
 use crate::client::connect::{SHORT_LOG_PAGES, connect, limit_log, limit_pages, wait_for_no_disk};
 use crate::client::fifo::Address;
 use crate::client::generation::{self, Begun, Files, Header, Kept, Meta, Opener};
@@ -55,6 +56,10 @@ pub(crate) struct File {
     generation: i64,
     /// The moment of the last look at all three files.
     looked: Cell<i64>,
+    /// The boot of the machine.
+    boot: String,
+    /// The second file, once it was needed and is there.
+    completed: RefCell<Option<CompletedFile>>,
 }
 
 /// The outcome of opening the files that were there.
@@ -143,6 +148,8 @@ impl File {
                     files,
                     generation: generation.number,
                     looked: Cell::new(looked),
+                    boot: boot.clone(),
+                    completed: RefCell::default(),
                 }
             };
             let is_ours = |found: Option<&StoreId>| {
@@ -238,6 +245,31 @@ impl File {
             .prepare_cached(meta)?
             .query_row([self.generation], read)
             .optional()
+    }
+
+    /// The number of the generation that was opened.
+    pub(crate) fn generation(&self) -> i64 {
+        self.generation
+    }
+
+    /// The boot of the machine, in which the file was opened.
+    pub(crate) fn boot(&self) -> &str {
+        &self.boot
+    }
+
+    /// Uses the second file, that of completions; `None` if there is none. It is opened if it has
+    /// to be, and opened again if its files were replaced meanwhile.
+    pub(crate) fn with_completed<T>(
+        &self,
+        wanted: Wanted,
+        work: impl FnOnce(&CompletedFile) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let mut open = self.completed.borrow_mut();
+        if !open.as_ref().is_some_and(CompletedFile::is_whole) {
+            *open = None;
+            *open = CompletedFile::open(&self.real, &self.boot, &self.presence, wanted)?;
+        }
+        open.as_ref().map(work).transpose()
     }
 
     /// Begins a write transaction. Dropping the returned guard undoes the transaction unless it was

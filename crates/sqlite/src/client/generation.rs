@@ -86,11 +86,29 @@ impl Files {
 
     /// The `user_version` of a main file that this boot uses together with its log and index.
     pub(crate) fn mark(&self, boot: &str) -> i64 {
+        self.mark_in(boot, VERSION)
+    }
+
+    /// The same mark, for tables of this version.
+    pub(crate) fn mark_in(&self, boot: &str, version: i64) -> i64 {
         let text = self.text() + boot;
         let hash = text
             .bytes()
             .fold(0i64, |hash, byte| (hash * 31 + i64::from(byte)) % 0x7F_FFFE);
-        (hash + 1) << 8 | VERSION
+        (hash + 1) << 8 | version
+    }
+
+    /// Returns whether the main file is another one than this text of [`text`](Files::text) says,
+    /// and the log is the one that it says.
+    pub(crate) fn has_the_log_of_another(&self, text: &str) -> bool {
+        let [main, log, _] = self.0;
+        log.is_some()
+            && text.contains(&format!("{log:?}"))
+            && !text.starts_with(&format!("[{main:?}"))
+    }
+
+    pub(crate) fn has_log(&self) -> bool {
+        self.0[1].is_some()
     }
 }
 
@@ -159,7 +177,7 @@ pub(crate) struct Kept {
     pub(crate) store: Option<StoreId>,
 }
 
-fn immutable(real: &Path) -> rusqlite::Result<Connection> {
+pub(crate) fn immutable(real: &Path) -> rusqlite::Result<Connection> {
     let bytes = real.as_os_str().as_bytes().iter();
     let uri =
         bytes.fold("file:".to_owned(), |uri, byte| format!("{uri}%{byte:02X}")) + "?immutable=1";
@@ -364,7 +382,7 @@ fn prepare(new: &Path) -> Result<(Connection, bool)> {
 }
 
 /// Moves a file. Returns `false` if it is not there any more.
-fn is_moved(from: &Path, to: &Path) -> Result<bool> {
+pub(crate) fn is_moved(from: &Path, to: &Path) -> Result<bool> {
     match fs::rename(from, to) {
         Ok(()) => Ok(true),
         Err(e) if e.kind() == NotFound => Ok(false),
@@ -390,7 +408,7 @@ fn take_into_use(
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
 }
 
-fn remove_all(path: &Path) -> Result<()> {
+pub(crate) fn remove_all(path: &Path) -> Result<()> {
     ["", "-wal", "-shm"]
         .iter()
         .try_for_each(|ending| remove(&beside(path, ending)))
@@ -405,6 +423,16 @@ fn remove(path: &Path) -> Result<()> {
 
 /// Makes a file that no client uses, with the owner and the rights of the old one.
 fn make(new: &Path, real: &Path, kept: &Kept) -> Result<()> {
+    create(new, real)?;
+    match fill(new, kept) {
+        // A cleaner has removed the file, which its next user notices.
+        Err(_) if !new.exists() => Ok(()),
+        filled => filled.map_err(|e| error::of(&e, new)),
+    }
+}
+
+/// Makes an empty file with the owner and the rights of another one.
+pub(crate) fn create(new: &Path, like: &Path) -> Result<()> {
     let create = || -> io::Result<()> {
         // A new file is no link that somebody has put there, and later changes of the path do not
         // affect the open file.
@@ -413,7 +441,7 @@ fn make(new: &Path, real: &Path, kept: &Kept) -> Result<()> {
             .create_new(true)
             .mode(0o644)
             .open(new)?;
-        match fs::metadata(real) {
+        match fs::metadata(like) {
             Ok(old) => {
                 // Only root may give the file to the old owner; another user becomes its owner.
                 let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
@@ -421,18 +449,13 @@ fn make(new: &Path, real: &Path, kept: &Kept) -> Result<()> {
             }
             // Members of the group that may make files in the directory share the file. SQLite
             // makes its other files with the rights of the main file.
-            Err(_) => match group_bits(real) {
+            Err(_) => match group_bits(like) {
                 0 => Ok(()),
                 group => file.set_permissions(Permissions::from_mode(0o600 | group)),
             },
         }
     };
-    create().map_err(|e| error::of_io(&e, new, "cannot be made"))?;
-    match fill(new, kept) {
-        // A cleaner has removed the file, which its next user notices.
-        Err(_) if !new.exists() => Ok(()),
-        filled => filled.map_err(|e| error::of(&e, new)),
-    }
+    create().map_err(|e| error::of_io(&e, new, "cannot be made"))
 }
 
 fn fill(new: &Path, kept: &Kept) -> rusqlite::Result<()> {

@@ -106,7 +106,7 @@ pub(crate) fn real(path: &Path) -> Result<PathBuf> {
 /// Refuses a file that is mounted by itself, as into a container, and one on a remote disk. The
 /// log, the index and the FIFOs beside such a file are not those of its other users, and no new
 /// file can be moved into its place. A file that has just been removed is not refused.
-fn is_mounted_with_its_folder(real: &Path) -> Result<()> {
+pub(crate) fn is_mounted_with_its_folder(real: &Path) -> Result<()> {
     // Linux before 5.8 does not say what is mounted.
     let asked = statx(CWD, real, AtFlags::empty(), StatxFlags::empty());
     let is_root = asked.is_ok_and(|file| {
@@ -123,7 +123,7 @@ fn is_mounted_with_its_folder(real: &Path) -> Result<()> {
     statfs(real).map_or(Ok(()), |disk| is_local(real, &disk))
 }
 
-fn no_file(path: &Path) -> Error {
+pub(crate) fn no_file(path: &Path) -> Error {
     Error::new(ErrorKind::Invalid, format!("{} is no file", path.display()))
 }
 

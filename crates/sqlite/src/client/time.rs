@@ -45,6 +45,11 @@ pub(crate) fn wait_until(deadline: Moment) {
     DEADLINE.set(deadline);
 }
 
+/// The moment until which statements of this thread wait for other writers.
+pub(crate) fn deadline() -> Moment {
+    DEADLINE.get()
+}
+
 /// Makes statements of this thread not wait for other writers.
 pub(crate) fn wait_until_now() {
     DEADLINE.set(Moment::from_nanos(0));

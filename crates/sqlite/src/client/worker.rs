@@ -404,7 +404,7 @@ impl Client {
         let Some(meta) = self.file.meta().map_err(of)? else {
             return Ok(Attempt::Replaced);
         };
-        let mut queues = Queues::new(&self.file.connection, &mut self.own, began, meta);
+        let mut queues = Queues::new(&self.file, &mut self.own, began, meta);
         self.ended
             .iter()
             .try_for_each(|fifo| queues.end_sessions(*fifo))
