@@ -81,7 +81,7 @@ impl Harness for World {
 
     fn capabilities(&self) -> Capabilities {
         use Need::{
-            Contents, DeleteHolder, Detour, Fence, Footprint, Heap, Junk, MinHold, Private,
+            Contents, DeleteHolder, Detour, Fence, Footprint, Heap, Junk, MinHold, Once, Private,
             PushedWake, Restart, Wipe,
         };
         let able = [
@@ -91,6 +91,7 @@ impl Harness for World {
             Fence,
             Junk,
             MinHold,
+            Once,
             Restart,
             Wipe,
             Footprint,

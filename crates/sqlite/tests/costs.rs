@@ -306,7 +306,7 @@ fn reads_only_its_own() {
         let other = store(place.path()).await;
         let _held = other.lock("held").ttl(TTL).acquire().await.unwrap();
         let many = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)
-                    INSERT INTO place SELECT 'many/' || i, i, claim, session, mode, n, permits, turns, i, label, since, floor
+                    INSERT INTO place SELECT 'many/' || i, i, claim, session, mode, n, permits, turns, i, label, since, floor, once
                     FROM place, n WHERE name = 'held'";
         Connection::open(place.path())
             .unwrap()

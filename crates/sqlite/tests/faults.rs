@@ -9,6 +9,8 @@
     reason = "tests"
 )]
 
+#[path = "faults/completions.rs"]
+mod completions;
 #[path = "faults/processes.rs"]
 mod processes;
 #[path = "faults/reasons.rs"]
@@ -44,6 +46,10 @@ fn main() -> ExitCode {
         ("hold_with_a_guardian", hold_with_a_guardian),
         ("read_together", read_together),
         ("stay_in_a_transaction", stay_in_a_transaction),
+        (
+            "complete_again_and_again",
+            completions::complete_again_and_again,
+        ),
     ];
     let tests: &[Test] = &[
         ("reasons/each_is_told", reasons::each_is_told),
@@ -100,6 +106,10 @@ fn main() -> ExitCode {
         (
             "process/with_another_fifo_in_its_place_is_not_dead",
             another_fifo_is_not_death,
+        ),
+        (
+            "process/killed_in_complete_leaves_the_hold_or_the_completion",
+            completions::killed_in_complete_leaves_the_hold_or_the_completion,
         ),
     ];
     support::main(roles, tests, false)

@@ -12,6 +12,8 @@
 mod begun;
 #[path = "files/boot.rs"]
 mod boot;
+#[path = "files/completions.rs"]
+mod completions;
 #[path = "files/identity.rs"]
 mod identity;
 #[path = "files/replaced.rs"]
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         ("say_how_it_opens", say_how_it_opens),
         ("open_as_a_foreign_program", open_as_a_foreign_program),
         ("draw_blocks", tokens::draw_blocks),
+        ("say_what_is_done", completions::say_what_is_done),
     ];
     let tests: &[Test] = &[
         (
@@ -185,6 +188,42 @@ fn main() -> ExitCode {
         (
             "tokens/blocks_end_near_the_clock",
             tokens::blocks_end_near_the_clock,
+        ),
+        (
+            "completions/outlive_new_files_and_another_boot",
+            completions::outlive_new_files_and_another_boot,
+        ),
+        (
+            "completions/of_another_boot_end_by_the_wall_clock",
+            completions::of_another_boot_end_by_the_wall_clock,
+        ),
+        (
+            "completions/each_of_their_files_may_go",
+            completions::each_of_their_files_may_go,
+        ),
+        (
+            "completions/are_restored_with_their_file",
+            completions::are_restored_with_their_file,
+        ),
+        (
+            "completions/left_halfway_are_all_there",
+            completions::left_halfway_are_all_there,
+        ),
+        (
+            "completions/in_a_file_that_is_unfit_are_an_error",
+            completions::in_a_file_that_is_unfit_are_an_error,
+        ),
+        (
+            "completions/mounted_alone_are_refused",
+            completions::mounted_alone_are_refused,
+        ),
+        (
+            "completions/of_former_files_are_not_recorded",
+            completions::of_former_files_are_not_recorded,
+        ),
+        (
+            "completions/are_seen_by_who_only_looks",
+            completions::are_seen_by_who_only_looks,
         ),
     ];
     support::main(roles, tests, false)

@@ -9,6 +9,7 @@
     reason = "tests"
 )]
 
+mod completions;
 mod fence;
 mod lapse;
 mod many;

@@ -100,6 +100,11 @@ impl Actor {
         drop(self.lines.next());
     }
 
+    /// The next line that it says; `None` once it has ended.
+    pub fn hears(&mut self) -> Option<String> {
+        self.lines.next().map(|line| line.unwrap())
+    }
+
     /// Expects this line.
     pub fn says(&mut self, line: &str) {
         assert_eq!(self.hear(), line);
