@@ -16,8 +16,10 @@ It is executed by the role that owns the schema. For another one that takes lock
   GRANT USAGE ON SCHEMA leasehold TO app;
   GRANT EXECUTE ON FUNCTION leasehold.claim_1, leasehold.claim_all_1, leasehold.renew_1,
     leasehold.release_1, leasehold.release_after_1, leasehold.evict_1, leasehold.inspect_1,
-    leasehold.list_1, leasehold.observe_1, leasehold.sweep_1, leasehold.held TO app;
-To look only, inspect_1 and list_1 do. Bridges and bridge-seal also need mark_1 and raise_1.";
+    leasehold.list_1, leasehold.observe_1, leasehold.sweep_1, leasehold.held, leasehold.once_1,
+    leasehold.complete_1, leasehold.recorded_1, leasehold.completion_1, leasehold.completions_1,
+    leasehold.forget_1, leasehold.done TO app;
+To look only, inspect_1, list_1, completion_1 and completions_1 do. Bridges and bridge-seal also need mark_1 and raise_1.";
 
 /// Print the SQL that installs the PostgreSQL store in a database.
 ///

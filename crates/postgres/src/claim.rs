@@ -13,7 +13,7 @@ use crate::client::answer::Row;
 use crate::client::request::Request;
 use crate::entry::{self, Granted, contention, get, place, stamp};
 use crate::error::{Failure, junk};
-use crate::scripts::CLAIMED;
+use crate::scripts::{CLAIMED, ONCE};
 
 /// The interval in which the first waiter polls where no notifications arrive: at first, and after
 /// a long wait.
@@ -25,12 +25,20 @@ impl Shared {
         let sent = Moment::now();
         let floor = entry::floor(claim)?;
         self.pool.claims(std::slice::from_ref(claim));
-        let request = entry::claim(
-            Request::new(&self.statements.claim).fields(&CLAIMED),
-            claim,
-            sent,
-            self.channel(),
-        );
+        let request = match claim.once {
+            None => entry::claim(
+                Request::new(&self.statements.claim).fields(&CLAIMED),
+                claim,
+                sent,
+                self.channel(),
+            ),
+            Some(_) => entry::once(
+                Request::new(&self.statements.once).fields(&ONCE),
+                claim,
+                sent,
+                self.channel(),
+            ),
+        };
         let rows = self
             .call(request.int(self.patience()).maybe_number(floor))
             .await?;
@@ -51,6 +59,7 @@ impl Shared {
                 ))
             }
             ("busy", _) => Ok(Claimed::Busy(contention(row)?)),
+            ("done", _) => Ok(Claimed::Done(entry::completion(row)?)),
             ("differ", Mode::Permits { of, .. }) => {
                 let theirs =
                     u32::try_from(get::<i64>(row, "theirs")?).map_err(|_| junk("permits"))?;

@@ -4,7 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use leasehold_core::backend::Raises;
 use leasehold_core::backend::{Claim, Grant, Mode, Moment, Place, Validity, WaitPolicy};
-use leasehold_core::{Contention, Error, ErrorKind, FencingToken, Name, Participant, Result};
+use leasehold_core::{
+    Completion, Contention, Error, ErrorKind, FencingToken, Keep, Name, Participant, Result,
+};
 use tokio_postgres::types::FromSql;
 
 use crate::client::answer::Row;
@@ -72,6 +74,32 @@ pub(crate) fn claim(request: Request, claim: &Claim, sent: Moment, channel: &str
         .bytes(claim.label.as_bytes())
         .number(stamp(sent))
         .text(channel)
+}
+
+/// Adds the parameters of `once_1` that describe a claim for work that is done once.
+pub(crate) fn once(request: Request, claim: &Claim, sent: Moment, channel: &str) -> Request {
+    request
+        .text(claim.name.as_str())
+        .id(claim.id)
+        .text(&fire(claim))
+        .flag(claim.policy != WaitPolicy::Try)
+        .number(ttl(claim))
+        .bytes(claim.label.as_bytes())
+        .number(stamp(sent))
+        .text(channel)
+}
+
+/// The fire of a claim, as a text: its numbers exceed those of any integer of the database.
+pub(crate) fn fire(claim: &Claim) -> String {
+    claim.once.unwrap_or_default().to_string()
+}
+
+/// The keep of a completion in whole milliseconds, rounded up; `None` for ever.
+pub(crate) fn keep(keep: Keep) -> Option<i64> {
+    match keep {
+        Keep::For(keep) => Some(millis(keep.saturating_add(Duration::from_nanos(999_999))).max(1)),
+        Keep::Forever => None,
+    }
 }
 
 /// The raises that the store supports: tokens of holds, up to a limit that is far below the
@@ -212,6 +240,22 @@ pub(crate) fn participant(row: &Row) -> Result<Participant> {
         Some(Ok(token)) => entry.token(FencingToken::new(token)),
         _ => entry,
     })
+}
+
+/// Reads a completion from the columns `d_…`.
+pub(crate) fn completion(row: &Row) -> Result<Completion> {
+    let unread = || Error::new(ErrorKind::Internal, "a completion that nobody can read");
+    let number = |column| u64::try_from(get::<i64>(row, column)?).map_err(|_| unread());
+    let at = SystemTime::UNIX_EPOCH + Duration::from_millis(number("d_at")?);
+    let label = String::from_utf8_lossy(get(row, "d_label")?).into_owned();
+    let mut completion = Completion::new(FencingToken::new(number("d_token")?), label, at);
+    let left: Option<i64> = get(row, "d_left")?;
+    completion.left = left.map(|left| Duration::from_millis(left.unsigned_abs()));
+    let fire: &str = get(row, "d_fire")?;
+    completion.fire = fire.parse().map_err(|_| unread())?;
+    completion.result = get::<Option<&str>>(row, "d_result")?.map(Into::into);
+    completion.is_cut = get(row, "d_cut")?;
+    Ok(completion)
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
-//! The fencing statement for a user's own transactions.
+//! The statements for a user's own transactions: that a hold still stands, and that work which is
+//! done once is done.
 
-use leasehold_core::{Error, Fenced, Loss, Name, Result};
+use leasehold_core::{Error, Fenced, Keep, Loss, Name, Result};
 
 use crate::Postgres;
-use crate::entry::is_own;
+use crate::entry::{self, is_own};
 use crate::scripts::{SCHEMA, check_schema};
 
 /// *This hold stands, and no other is granted before this transaction has ended*: a statement for a
@@ -113,7 +114,121 @@ impl StillHolds {
     }
 }
 
+/// *This work is done once this transaction has committed*: a statement for a transaction of your
+/// own, in the database of the locks, if their schema is `leasehold`. `$1` is the full name of the
+/// work, `$2` the token of the hold under which it is done, `$3` for how many milliseconds it counts
+/// as done (NULL: for ever), and `$4` its result, or NULL. [`done`] returns the statement for another
+/// schema, and [`Postgres::done`] the parameters as well.
+///
+/// The record that the work is done is committed with the effects of the work, or not at all: in
+/// this database they happen **exactly once**. The statement is [`HELD`] as well, with all that this
+/// implies for the transaction: it fails with [`LOST`] if the hold has ended. It fails with
+/// [`ALREADY_DONE`] if the work is done. In both cases the transaction fails with it.
+///
+/// - **Execute it outside of savepoints**, and once in a transaction for each work.
+/// - The keep counts from the statement on, not from the commit.
+/// - A result of more than 4,096 bytes is cut.
+/// - The transaction is stored as a grant is, also with `synchronous_commit = off`.
+///
+/// The project's page `docs/done-in-your-transaction.md` has the details.
+///
+/// ```no_run
+/// # async fn example(tx: tokio_postgres::Transaction<'_>, by: &leasehold_core::Held) -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold_core::Fenced;
+/// use leasehold_postgres::DONE;
+///
+/// let (name, token) = (by.full_name().as_str(), by.fencing_token().as_i64());
+/// let (keep, result) = (None::<i64>, None::<&str>);
+/// tx.execute(DONE, &[&name, &token, &keep, &result]).await?;
+/// tx.execute("INSERT INTO invoices (order_id) VALUES (42)", &[]).await?;
+/// tx.commit().await?;
+/// # Ok(()) }
+/// ```
+pub const DONE: &str = "SELECT leasehold.done($1::text, $2::bigint, $3::bigint, $4::text)";
+
+/// The SQLSTATE with which [`DONE`] fails if the work is done already, perhaps by an earlier
+/// transaction of the same hold whose commit was not answered.
+pub const ALREADY_DONE: &str = "LH006";
+
+/// *This work is done once this transaction has committed*, as a statement for a transaction of your
+/// own: [`DONE`], with its parameters.
+///
+/// See [`Postgres::done`].
+#[derive(Clone, Debug)]
+#[must_use = "it is a statement to be executed"]
+pub struct Done {
+    sql: String,
+    name: Name,
+    token: i64,
+    keep: Option<i64>,
+    result: Option<String>,
+}
+
+impl Done {
+    /// Leaves a result, which everybody reads who is told that the work is done: no secrets. NUL is
+    /// replaced by U+FFFD.
+    pub fn result(mut self, text: impl Into<String>) -> Done {
+        self.result = Some(text.into().replace('\0', "\u{fffd}"));
+        self
+    }
+
+    /// The SQL of the statement.
+    pub fn sql(&self) -> &str {
+        &self.sql
+    }
+
+    /// The values of `$1` to `$4`: the full name, the token, the keep in milliseconds, and the
+    /// result.
+    pub fn params(&self) -> (&str, i64, Option<i64>, Option<&str>) {
+        (
+            self.name.as_str(),
+            self.token,
+            self.keep,
+            self.result.as_deref(),
+        )
+    }
+}
+
 impl Postgres {
+    /// Returns a statement for a transaction of your own: *the work that is done under `by` is done
+    /// once this transaction has committed*, and counts as done for `keep`. It is [`DONE`] for the
+    /// schema of this store, and only for holds of this very client.
+    ///
+    /// ```no_run
+    /// # async fn example(db: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::sync::Arc;
+    /// use leasehold_core::{Begun, Keep, Store};
+    /// use leasehold_postgres::Postgres;
+    ///
+    /// let locks = Arc::new(Postgres::connect("postgres://app:secret@10.0.0.1/orders").await?);
+    /// let store = Store::new(locks.clone());
+    /// let invoice = store.once("invoice/42").keep_forever();
+    /// if let Begun::Attempt(guard) = invoice.begin().await? {
+    ///     let done = locks.done(&*guard.attempt(), Keep::Forever)?;
+    ///     let (name, token, keep, result) = done.params();
+    ///     let tx = db.transaction().await?;
+    ///     tx.execute(done.sql(), &[&name, &token, &keep, &result]).await?;
+    ///     tx.execute("INSERT INTO invoices (order_id) VALUES (42)", &[]).await?;
+    ///     tx.commit().await?;
+    ///     guard.complete().await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`still_holds`](Postgres::still_holds). The check sends no request.
+    pub fn done(&self, by: &(impl Fenced + ?Sized), keep: Keep) -> Result<Done> {
+        let StillHolds { name, token, .. } = self.still_holds(by)?;
+        Ok(Done {
+            sql: done(&self.0.config.schema)?,
+            name,
+            token,
+            keep: entry::keep(keep),
+            result: None,
+        })
+    }
+
     /// Returns a condition for a transaction of your own: *`by` still holds*, and no other is
     /// granted before that transaction has ended. It is [`HELD`] for the schema of this store, and
     /// only for holds of this very client, because a hold in another store may have the same name
@@ -171,4 +286,14 @@ impl Postgres {
 pub fn held(schema: &str) -> Result<String> {
     check_schema(schema)?;
     Ok(HELD.replacen(SCHEMA, schema, 1))
+}
+
+/// Returns [`DONE`] for the work whose locks are in this schema.
+///
+/// # Errors
+///
+/// [`Invalid`](leasehold_core::ErrorKind::Invalid) for a name that cannot be a schema of locks.
+pub fn done(schema: &str) -> Result<String> {
+    check_schema(schema)?;
+    Ok(DONE.replacen(SCHEMA, schema, 1))
 }

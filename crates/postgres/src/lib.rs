@@ -10,13 +10,15 @@
 //! # Transactions under a lock
 //!
 //! [`HELD`] is a statement for a transaction of your own in the same database: the writes of that
-//! transaction are committed before the next holder begins, or not at all.
+//! transaction are committed before the next holder begins, or not at all. [`DONE`] is one for work
+//! that is done once: that it is done is committed with its effects.
 //!
 //! # Layout, for operators
 //!
 //! The schema is `leasehold` unless another is configured; each schema is a store of its own. The
-//! table `lines` has a row for each name in use, and `place` has one for each holder and each
-//! waiter; the tables `observer` and `meta` have few rows. [`migration`] returns the SQL of all of it. Each
+//! table `lines` has a row for each name in use, `place` has one for each holder and each waiter, and
+//! `completion` one for each name whose work is done once; the tables `observer` and `meta` have few
+//! rows. [`migration`] returns the SQL of all of it. Each
 //! verb is one call of a function: one statement, one round trip, one transaction at
 //! `READ COMMITTED`. It depends on no state of its session, not even on a prepared statement, so a
 //! pooler in transaction mode may stand between client and server, or be added later. Leases end by
@@ -32,6 +34,7 @@
 
 mod claim;
 pub mod client;
+mod completion;
 mod config;
 mod entry;
 mod error;
@@ -49,17 +52,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::backend::{
-    Backend, Claim, Claimed, ClaimedAll, LeaseRef, Notifier, Place, Raises, Renewal, Subscription,
-    TokenFloor, async_trait,
+    Backend, Claim, Claimed, ClaimedAll, Complete, Completed, Completions, LeaseRef, Notifier,
+    Place, Raises, Renewal, Subscription, TokenFloor, async_trait,
 };
 use leasehold_core::{
-    Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name, Result, StoreId,
+    Completion, Error, ErrorKind, Fairness, Fencing, FencingToken, Guarantees, LockQueue, Name,
+    Result, StoreId,
 };
 use tokio::runtime::Handle;
 
 use crate::claim::shared::Shared;
 pub use crate::config::{Config, PoolOptions};
-pub use crate::fence::{HELD, LOST, PASSED_ON, StillHolds, held};
+pub use crate::fence::{ALREADY_DONE, DONE, Done, HELD, LOST, PASSED_ON, StillHolds, done, held};
 use crate::pool::ConnectionPool;
 pub use crate::scripts::migration;
 #[cfg(feature = "tls-no-provider")]
@@ -236,9 +240,15 @@ impl Backend for Postgres {
             .with_recovery(Duration::from_millis(250))
             .with_atomic_multi(AT_ONCE)
             .with_min_hold_outlives_process(true)
+            .with_once(true)
+            .with_once_in_transaction(true)
             .with_connections(Some(self.0.connections()))
             .with_notes(NOTES)
             .with_warnings(self.0.warnings())
+    }
+
+    fn completions(&self) -> Option<&dyn Completions> {
+        Some(self)
     }
 
     fn token_floor(&self) -> Option<&dyn TokenFloor> {
@@ -276,8 +286,37 @@ impl TokenFloor for Postgres {
     }
 }
 
+#[async_trait]
+impl Completions for Postgres {
+    async fn complete(&self, claim: &Claim, request: &Complete) -> Result<Completed> {
+        self.opened()?.complete(claim, request).await
+    }
+
+    async fn completion(&self, name: &Name) -> Result<Option<Completion>> {
+        self.opened()?.completion(name).await
+    }
+
+    async fn forget(&self, name: &Name, token: FencingToken) -> Result<bool> {
+        self.opened()?.forget(name, token).await
+    }
+
+    async fn list_completions(
+        &self,
+        prefix: &str,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<(Name, Completion)>> {
+        self.opened()?.list_completions(prefix, after, limit).await
+    }
+
+    /// The hold of the claim ends with the answer, unless a transaction keeps it.
+    async fn recorded(&self, claim: &Claim, token: FencingToken) -> Result<Option<Completion>> {
+        self.opened()?.recorded(claim, token).await
+    }
+}
+
 const NOTES: &str = "\
 Exclusion holds while the server keeps its data, and its clock does not step forward: after a failover to an asynchronous replica, a \
 restore, or a crash with fsync off, two may hold at once, and only the token tells them apart. Writes under held() in the same database are \
-never stale but for those. Tokens rise with the server's clock: after a loss of data too, unless that clock is behind the last lost grant. \
+never stale but for those, and work that is done once is done again after those. Tokens rise with the server's clock: after a loss of data too, unless that clock is behind the last lost grant. \
 A holder whose transaction under held() is open keeps the lock for up to one TTL longer.";

@@ -1,8 +1,8 @@
 //! The SQL that is installed: tables, and the functions that the verbs call.
 //!
 //! The files are in `scripts/`: `owner` (checks the owner of the schema), `tables`, `queue`
-//! (admission), `claim`, `verbs` (the other verbs), `rights`, `columns` (additions to existing
-//! tables). A function never changes its meaning: another meaning becomes `claim_2` beside
+//! (admission), `claim`, `verbs` (the other verbs), `once` (work that is done once), `rights`,
+//! `columns` (additions to existing tables). A function never changes its meaning: another meaning becomes `claim_2` beside
 //! `claim_1`, so that clients of several versions run together.
 
 use leasehold_core::support::fault;
@@ -17,12 +17,13 @@ pub(crate) const PROTOCOL: i32 = 1;
 pub(crate) const REVISION: i32 = 1;
 
 /// The scripts in the order of their execution.
-const PARTS: [&str; 7] = [
+const PARTS: [&str; 8] = [
     include_str!("scripts/owner.sql"),
     include_str!("scripts/tables.sql"),
     include_str!("scripts/queue.sql"),
     include_str!("scripts/claim.sql"),
     include_str!("scripts/verbs.sql"),
+    include_str!("scripts/once.sql"),
     include_str!("scripts/rights.sql"),
     include_str!("scripts/columns.sql"),
 ];
@@ -39,7 +40,7 @@ SET LOCAL lock_timeout = '5s';
 ";
 
 /// The functions that a role needs to take locks.
-pub(crate) const HOLDS: [&str; 11] = [
+pub(crate) const HOLDS: [&str; 18] = [
     "claim_1",
     "claim_all_1",
     "renew_1",
@@ -51,6 +52,13 @@ pub(crate) const HOLDS: [&str; 11] = [
     "observe_1",
     "sweep_1",
     "held",
+    "once_1",
+    "complete_1",
+    "recorded_1",
+    "completion_1",
+    "completions_1",
+    "forget_1",
+    "done",
 ];
 /// The functions that a role needs in addition for a move from or to another store.
 pub(crate) const MOVES: [&str; 2] = ["mark_1", "raise_1"];
@@ -167,6 +175,37 @@ pub(crate) const CLAIMED: [&str; 16] = [
     "channels",
     "payloads",
 ];
+/// The fields of the record that `once_1` returns: those of a claim, and those of a completion.
+pub(crate) const ONCE: [&str; 23] = [
+    "what",
+    "a_seq",
+    "a_token",
+    "a_turns",
+    "a_sent",
+    "a_ttl",
+    "who_label",
+    "who_token",
+    "who_for",
+    "waiters",
+    "ahead",
+    "nap",
+    "waited",
+    "theirs",
+    "channels",
+    "payloads",
+    "d_token",
+    "d_label",
+    "d_at",
+    "d_left",
+    "d_fire",
+    "d_result",
+    "d_cut",
+];
+/// The fields of the records that `complete_1` and `recorded_1` return.
+pub(crate) const COMPLETED: [&str; 11] = [
+    "what", "more", "channels", "payloads", "d_token", "d_label", "d_at", "d_left", "d_fire",
+    "d_result", "d_cut",
+];
 /// The fields of the records that `release_1`, `release_after_1` and `evict_1` return.
 pub(crate) const ENDED: [&str; 3] = ["what", "channels", "payloads"];
 
@@ -245,6 +284,9 @@ mod tests {
         let scripts = PARTS.concat();
         for (function, fields) in [
             ("claim_1", &CLAIMED[..]),
+            ("once_1", &ONCE),
+            ("complete_1", &COMPLETED),
+            ("recorded_1", &COMPLETED),
             ("release_1", &ENDED),
             ("release_after_1", &ENDED),
             ("evict_1", &ENDED),
@@ -270,7 +312,7 @@ mod tests {
         let what = "the scripts have changed: raise REVISION if a release has this one, and write this hash here";
         assert_eq!(
             (REVISION, format!("{hash:016x}").as_str()),
-            (1, "9d8085e2378871d0"),
+            (1, "0779fa9fdadf7f65"),
             "{what}"
         );
     }

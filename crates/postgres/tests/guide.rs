@@ -1,4 +1,5 @@
-//! The examples of `docs/transactions.md` for PostgreSQL, as they stand there: by who holds, and by who held.
+//! The examples of `docs/transactions.md` and `docs/done-in-your-transaction.md` for PostgreSQL, as they stand there: by who holds, and by who
+//! held.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,11 +12,15 @@
 extern crate self as leasehold;
 extern crate self as sqlx;
 
-pub use leasehold_core::{Fenced, Guard};
+pub use leasehold_core::{Fenced, Guard, Keep, OnceOutcome, Store};
 pub use leasehold_postgres as postgres;
 pub use sqlx_core::{Error, query::query};
 pub use sqlx_postgres::PgPool;
 
+#[path = "guide/once_with_sqlx.rs"]
+mod once_with_sqlx;
+#[path = "guide/once_with_tokio_postgres.rs"]
+mod once_with_tokio_postgres;
 #[path = "guide/with_diesel.rs"]
 mod with_diesel;
 #[path = "guide/with_sqlx.rs"]
@@ -29,7 +34,6 @@ mod support;
 use std::time::Duration;
 
 use diesel_async::{AsyncConnection, AsyncPgConnection};
-use leasehold_core::Store;
 use sqlx_postgres::PgPoolOptions;
 use support::*;
 
@@ -135,6 +139,67 @@ async fn with_diesel() {
             "{refused}"
         );
         assert!(!world.was_paid().await);
+    })
+    .await;
+}
+
+/// Calls an example for some orders, and again for each.
+async fn invoiced_once(
+    server: &Server,
+    call: impl AsyncFn(i64) -> Result<bool, Box<dyn std::error::Error + Send + Sync>>,
+) {
+    let invoices = format!("SELECT count(*) FROM {}.invoices", Server::USER);
+    for order in 0..5 {
+        assert!(call(order).await.unwrap());
+        for _ in 0..2 {
+            assert!(!call(order).await.unwrap());
+        }
+        assert_eq!(server.number(&invoices).await.unwrap(), order as u64 + 1);
+    }
+    // The effect fails, so the work is not done.
+    let full = format!("ALTER TABLE {}.invoices ADD CHECK (id < 5)", Server::USER);
+    server.query(&full).await.unwrap();
+    for _ in 0..2 {
+        call(5).await.unwrap_err();
+    }
+    assert_eq!(server.number(&invoices).await.unwrap(), 5);
+}
+
+async fn invoices() -> (World, std::sync::Arc<postgres::Postgres>, Store) {
+    let world = World::new().await;
+    let locks = std::sync::Arc::new(client(&world.server).await);
+    let store = Store::new(locks.clone());
+    let table = "CREATE TABLE invoices (id int8)";
+    program(&world.server)
+        .await
+        .batch_execute(table)
+        .await
+        .unwrap();
+    (world, locks, store)
+}
+
+#[tokio::test]
+async fn once_with_tokio_postgres() {
+    bounded(async {
+        let (world, locks, store) = invoices().await;
+        let db = tokio::sync::Mutex::new(program(&world.server).await);
+        let call = async |order| {
+            let mut db = db.lock().await;
+            once_with_tokio_postgres::invoice(&locks, &store, &mut db, order).await
+        };
+        invoiced_once(&world.server, call).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn once_with_sqlx() {
+    bounded(async {
+        let (world, locks, store) = invoices().await;
+        let pool = PgPoolOptions::new().max_connections(2);
+        let pool = pool.connect(&world.server.url()).await.unwrap();
+        let call = async |order| once_with_sqlx::invoice(&locks, &store, &pool, order).await;
+        invoiced_once(&world.server, call).await;
     })
     .await;
 }

@@ -50,6 +50,7 @@ pub(crate) struct Shared {
 /// The SQL of all requests.
 pub(crate) struct Statements {
     pub(crate) claim: Arc<str>,
+    pub(crate) once: Arc<str>,
     pub(crate) claim_all: Arc<str>,
     pub(crate) renew: Arc<str>,
     pub(crate) release: Arc<str>,
@@ -61,6 +62,11 @@ pub(crate) struct Statements {
     sweep: Arc<str>,
     pub(crate) mark: Arc<str>,
     pub(crate) raise: Arc<str>,
+    pub(crate) complete: Arc<str>,
+    pub(crate) recorded: Arc<str>,
+    pub(crate) completion: Arc<str>,
+    pub(crate) completions: Arc<str>,
+    pub(crate) forget: Arc<str>,
 }
 
 impl Statements {
@@ -69,6 +75,7 @@ impl Statements {
         let rows = |function, parameters| rows_of(schema, function, parameters).into();
         Statements {
             claim: one("claim_1", 13),
+            once: one("once_1", 10),
             claim_all: rows("claim_all_1", 9),
             renew: rows("renew_1", 5),
             release: one("release_1", 3),
@@ -80,6 +87,11 @@ impl Statements {
             sweep: format!("SELECT {schema}.sweep_1($1, $2)").into(),
             mark: rows("mark_1", 0),
             raise: rows("raise_1", 2),
+            complete: one("complete_1", 8),
+            recorded: one("recorded_1", 4),
+            completion: rows("completion_1", 1),
+            completions: rows("completions_1", 3),
+            forget: rows("forget_1", 3),
         }
     }
 }

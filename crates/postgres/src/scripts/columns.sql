@@ -6,7 +6,8 @@ DECLARE
 BEGIN
     FOR o IN SELECT c.table_name, c.name, c.type FROM (VALUES
             ('place', 'parted', 'boolean NOT NULL DEFAULT false'),
-            ('place', 'floor', 'bigint')
+            ('place', 'floor', 'bigint'),
+            ('place', 'once', 'numeric(20, 0)')
         ) c(table_name, name, type) WHERE NOT EXISTS (
             SELECT FROM pg_attribute a
             WHERE a.attrelid = to_regclass('leasehold.' || c.table_name) AND a.attname = c.name AND NOT a.attisdropped

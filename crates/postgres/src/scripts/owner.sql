@@ -97,7 +97,7 @@ BEGIN
 
     -- The lock keeps whoever may make triggers from it until this is over. Verbs do not wait for it, nor it for a transaction under `held`.
     FOR o IN SELECT c.oid, c.relname AS name, c.relkind AS kind FROM pg_class c
-        WHERE c.relnamespace = home AND c.relname IN ('lines', 'meta', 'observer', 'place') ORDER BY c.relname
+        WHERE c.relnamespace = home AND c.relname IN ('completion', 'lines', 'meta', 'observer', 'place') ORDER BY c.relname
     LOOP
         IF o.kind <> 'r' THEN
             RAISE EXCEPTION USING ERRCODE = 'LH002', MESSAGE = format('leasehold.%I is no table; nothing was changed', o.name);
@@ -125,7 +125,7 @@ BEGIN
         UNION ALL SELECT i.inhparent, format('child %s', i.inhrelid::regclass), format('ALTER TABLE %s NO INHERIT {table}', i.inhrelid::regclass) FROM pg_inherits i
         UNION ALL SELECT i.inhrelid, format('parent %s', i.inhparent::regclass), format('ALTER TABLE {table} NO INHERIT %s', i.inhparent::regclass) FROM pg_inherits i
     ) t(relation, what, remedy) JOIN pg_class c ON c.oid = t.relation
-        WHERE c.relnamespace = home AND c.relname IN ('lines', 'meta', 'observer', 'place') LIMIT 1;
+        WHERE c.relnamespace = home AND c.relname IN ('completion', 'lines', 'meta', 'observer', 'place') LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'LH002', MESSAGE = format(
             'the table leasehold.%I has a %s, which is executed with the rights of %I; nothing was changed: %s',
@@ -133,7 +133,7 @@ BEGIN
         );
     END IF;
     SELECT c.conname AS name, c.conrelid::regclass::text AS relation INTO o FROM pg_constraint c JOIN pg_class r ON r.oid = c.confrelid
-        WHERE c.contype = 'f' AND r.relnamespace = home AND r.relname IN ('lines', 'meta', 'observer', 'place') LIMIT 1;
+        WHERE c.contype = 'f' AND r.relnamespace = home AND r.relname IN ('completion', 'lines', 'meta', 'observer', 'place') LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION USING ERRCODE = 'LH002', MESSAGE = format(
             'the table %s refers to a table of leasehold, which it keeps from being changed; nothing was changed: ALTER TABLE %1$s DROP CONSTRAINT %I',

@@ -15,7 +15,7 @@ CREATE TABLE IF NOT EXISTS leasehold.lines (
 -- The places of each name in their order: holders, which have a token, and waiters. `mode`: 0 exclusive, 1 shared, 2 permits, of which
 -- it takes `n` of `of`. `client`: its channel, '' for none. `sent`: the client's clock when it sent the request that set `until`; `said`:
 -- the same of the request that set `label`. `parted`: it ends at `until`, whatever comes. `floor`:
--- what a waiter's token is to be at least. `until`, `token`, `mode`, `label` and `sent` are
+-- what a waiter's token is to be at least; `once`: the fire of work that is done once, NULL for a lock. `until`, `token`, `mode`, `label` and `sent` are
 -- in no index: so a renewal is a HOT update, and passes a transaction that has the row FOR KEY SHARE.
 CREATE TABLE IF NOT EXISTS leasehold.place (
     name text COLLATE "C" NOT NULL,
@@ -43,6 +43,21 @@ CREATE TABLE IF NOT EXISTS leasehold.observer (
     until timestamptz NOT NULL,
     PRIMARY KEY (name, client)
 );
+
+-- Work that is done once, one row for each name: which claim has done it, under the hold with which token, and of which fire. `until`: the end of its
+-- keep, NULL for none. It counts for claims whose fire is not greater. `cut`: the result was longer.
+CREATE TABLE IF NOT EXISTS leasehold.completion (
+    name text COLLATE "C" PRIMARY KEY,
+    claim uuid NOT NULL,
+    token bigint NOT NULL,
+    label bytea NOT NULL,
+    at timestamptz NOT NULL,
+    until timestamptz,
+    fire numeric(20, 0) NOT NULL,
+    result text,
+    cut boolean NOT NULL,
+    UNIQUE (until, name)
+) WITH (autovacuum_vacuum_scale_factor = 0.05, vacuum_truncate = off);
 
 -- One row, from the first sweep on. `floor`: the greatest token of the names that were swept away. `swept`: when the last sweep began.
 CREATE TABLE IF NOT EXISTS leasehold.meta (

@@ -215,6 +215,8 @@ DECLARE
     ms CONSTANT interval := '1 millisecond';
     old text[];
     top bigint;
+    ended bigint;
+    more boolean;
     n text;
     l leasehold.lines;
     s record;
@@ -244,13 +246,19 @@ BEGIN
         SELECT t.name, t.token FROM leasehold.lines t WHERE t.size = 0 AND (t.used < now - p_pause * ms OR t.used > now + interval '1 hour')
         LIMIT p_most FOR UPDATE SKIP LOCKED
     ) r;
-    UPDATE leasehold.meta t SET floor = greatest(t.floor, top), swept = CASE WHEN cardinality(old) = p_most THEN t.swept ELSE now END;
+    -- Completions whose keep has passed.
+    DELETE FROM leasehold.completion d WHERE d.name = ANY (ARRAY(
+        SELECT t.name FROM leasehold.completion t WHERE t.until < now ORDER BY t.until LIMIT p_most FOR UPDATE SKIP LOCKED
+    ));
+    GET DIAGNOSTICS ended = ROW_COUNT;
+    more := coalesce(cardinality(old) = p_most, false) OR ended = p_most;
+    UPDATE leasehold.meta t SET floor = greatest(t.floor, top), swept = CASE WHEN more THEN t.swept ELSE now END;
     DELETE FROM leasehold.lines t WHERE t.name = ANY (old);
     -- A row that a transaction has locked is left for the next sweep.
     DELETE FROM leasehold.observer o WHERE o.ctid = ANY (ARRAY(
         SELECT t.ctid FROM leasehold.observer t WHERE t.until < now FOR UPDATE SKIP LOCKED
     ));
-    RETURN coalesce(cardinality(old) = p_most, false);
+    RETURN more;
 END $$;
 
 -- A number that no token exceeds which was granted so far.

@@ -416,7 +416,9 @@ async fn nothing_of_a_guest_is_executed_with_the_rights_of_the_owner() {
                     CREATE DOMAIN pg_temp.text AS pg_catalog.text CHECK (pg_temp.evil(VALUE));
                     CREATE DOMAIN pg_temp.bigtext AS pg_catalog.text CHECK (pg_temp.evil(VALUE));
                     CREATE TEMPORARY TABLE place (name pg_temp.bigtext, seq int8, claim uuid, mode int2, n int8, of int8, turns int4, token int8,
-                        client pg_temp.bigtext, label bytea, since timestamptz, ttl int8, until timestamptz, sent int8, said int8, parted bool, floor int8);
+                        client pg_temp.bigtext, label bytea, since timestamptz, ttl int8, until timestamptz, sent int8, said int8, parted bool, floor int8, once numeric);
+                    CREATE TEMPORARY TABLE completion (name pg_temp.bigtext, claim uuid, token int8, label bytea, at timestamptz, until timestamptz,
+                        fire numeric, result pg_temp.bigtext, cut bool);
                     CREATE TEMPORARY TABLE lines (name pg_temp.bigtext, seq int8, head int8, size int4, token int8, used timestamptz);
                     CREATE TEMPORARY TABLE observer (name text, client text, until timestamptz);
                     SET search_path = pg_temp, pg_catalog";
@@ -428,6 +430,8 @@ async fn nothing_of_a_guest_is_executed_with_the_rights_of_the_owner() {
             "remove_1('a', 1)",
             "enters_1(1000)",
             "next_1(1, NULL, now())",
+            "finish_1('a', NULL, 1)",
+            "shown_1(NULL)",
         ] {
             // Whether it may read the tables does not matter: it is compiled.
             let _ = guest.batch_execute(&format!("SELECT leasehold.{helper}")).await;
@@ -439,7 +443,10 @@ async fn nothing_of_a_guest_is_executed_with_the_rights_of_the_owner() {
                 "SELECT what FROM leasehold.claim_1('a', gen_random_uuid(), 0::int2, 1, 1, 1, {queue}, 10000, '', 1, '', 1000, NULL)"
             )
         };
-        for verb in [claim(true), "SELECT leasehold.evict_1('a', (SELECT token FROM leasehold.inspect_1('a') LIMIT 1), 1000)".into()] {
+        let once = "SELECT what FROM leasehold.once_1('b', gen_random_uuid(), '1', true, 10000, '', 1, '', 1000, NULL)";
+        for verb in [claim(true), once.into(), "SELECT leasehold.done('b', (SELECT token FROM leasehold.inspect_1('b') LIMIT 1), 10000, 'text')".into(),
+            "SELECT leasehold.recorded_1('b', gen_random_uuid(), 1, 1000)".into(), "SELECT leasehold.completions_1('', NULL, 9)".into(),
+            "SELECT leasehold.evict_1('a', (SELECT token FROM leasehold.inspect_1('a') LIMIT 1), 1000)".into()] {
             guest.batch_execute(&verb).await.unwrap_or_else(|e| panic!("{verb}: {:?}", e.as_db_error()));
         }
     })
@@ -909,7 +916,7 @@ async fn an_extension_of_another_role_in_the_schema_keeps_nobody_from_bringing_i
 }
 
 /// What she asks of the store with the functions that she may execute, and with those that she may not.
-const ENDS: [(&str, &str); 28] = [
+const ENDS: [(&str, &str); 35] = [
     (
         "all tokens to the last number",
         "raise_1(9223372036854775807, 1000)",
@@ -1005,6 +1012,34 @@ const ENDS: [(&str, &str); 28] = [
         "claim_1('', gen_random_uuid(), 0::int2, 1, 1, 1, true, 31622400000000, '', 1, '', 1000, NULL)",
     ),
     ("a sweep of everything", "sweep_1(-1000000000, 2147483647)"),
+    (
+        "a fire below zero",
+        "once_1('a', gen_random_uuid(), '-1', false, 1000, '', 1, '', 1000, NULL)",
+    ),
+    (
+        "a fire that no client counts to",
+        "once_1('a', gen_random_uuid(), '18446744073709551616', false, 1000, '', 1, '', 1000, NULL)",
+    ),
+    (
+        "work for a lease beyond all dates",
+        "once_1('a', gen_random_uuid(), '0', false, 6300000000000000, '', 1, '', 1000, NULL)",
+    ),
+    (
+        "a completion of megabytes",
+        "complete_1('a', gen_random_uuid(), 1, '0', 1000, repeat('a', 5000000), false, 1000)",
+    ),
+    (
+        "a completion beyond all dates",
+        "complete_1('a', gen_random_uuid(), 1, '0', 6300000000000000, NULL, false, 1000)",
+    ),
+    (
+        "work that is done beyond all dates",
+        "done('a', 1, 6300000000000000, NULL)",
+    ),
+    (
+        "the end of work by a function that is not for clients",
+        "finish_1('a', gen_random_uuid(), 9)",
+    ),
     ("the rows by hand", "lines FOR UPDATE"),
     ("a function that is not for clients", "remove_1('a', 1)"),
 ];

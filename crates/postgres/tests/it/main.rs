@@ -10,6 +10,7 @@
 )]
 
 mod attacks;
+mod completions;
 mod costs;
 mod failover;
 mod faults;

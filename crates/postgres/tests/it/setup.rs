@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::*;
-use leasehold_core::backend::{Backend, Claimed, Renewal, WaitPolicy};
+use leasehold_core::backend::{Backend, Claimed, Completions, Renewal, WaitPolicy};
 use leasehold_core::{ErrorKind, FencingToken, Guard, Store};
+use leasehold_postgres::client::types::ToSql;
 use leasehold_postgres::client::{NoTls, connect};
 use leasehold_postgres::{Config, Postgres, migration};
 use leasehold_testbed::PgBouncer;
@@ -156,23 +157,30 @@ async fn each_use_has_its_grant_and_a_missing_one_is_named() {
         // Looks, and takes nothing.
         role(&server, "looks").await;
         server
-            .query("GRANT USAGE ON SCHEMA leasehold TO looks; GRANT EXECUTE ON FUNCTION leasehold.inspect_1, leasehold.list_1 TO looks")
+            .query("GRANT USAGE ON SCHEMA leasehold TO looks; GRANT EXECUTE ON FUNCTION leasehold.inspect_1, leasehold.list_1,
+                leasehold.completion_1, leasehold.completions_1 TO looks")
             .await
             .unwrap();
         let as_looks = server.url_as("looks");
         let looks = connected(|| Postgres::connect(&as_looks)).await;
         assert_eq!(looks.inspect(&"a".into()).await.unwrap().holders.len(), 1);
         assert_eq!(looks.list("", None, 9).await.unwrap().len(), 1);
+        assert_eq!(looks.completion(&"a".into()).await.unwrap(), None);
+        assert!(looks.list_completions("", None, 9).await.unwrap().is_empty());
+        lacks("forget_1", "looks", looks.forget(&"a".into(), token).await.unwrap_err());
+        lacks("once_1", "looks", looks.claim(&claim("b", WaitPolicy::Try).once(0)).await.unwrap_err());
         lacks("claim_1", "looks", looks.claim(&claim("b", WaitPolicy::Try)).await.unwrap_err());
         lacks("evict_1", "looks", looks.evict(&"a".into(), token).await.unwrap_err());
 
         // Fences its own transactions.
         let fences = role(&server, "fences").await;
         server
-            .query("GRANT USAGE ON SCHEMA leasehold TO fences; GRANT EXECUTE ON FUNCTION leasehold.held TO fences")
+            .query("GRANT USAGE ON SCHEMA leasehold TO fences; GRANT EXECUTE ON FUNCTION leasehold.held, leasehold.done TO fences")
             .await
             .unwrap();
         fences.execute(leasehold_postgres::HELD, &[&"a", &token.as_i64()]).await.unwrap();
+        let done: [&(dyn ToSql + Sync); 4] = [&"a", &token.as_i64(), &None::<i64>, &"by a role that takes no locks"];
+        fences.execute(leasehold_postgres::DONE, &done).await.unwrap();
         let as_fences = server.url_as("fences");
         let fences = connected(|| Postgres::connect(&as_fences)).await;
         lacks("inspect_1", "fences", fences.inspect(&"a".into()).await.unwrap_err());
@@ -204,8 +212,8 @@ fn the_page_has_the_statements_that_are_tested() {
         assert!(words.contains(statement), "{statement}");
     }
     for functions in [
-        "inspect_1, leasehold.list_1",
-        "held",
+        "inspect_1, leasehold.list_1, leasehold.completion_1, leasehold.completions_1",
+        "held, leasehold.done",
         "mark_1, leasehold.raise_1",
     ] {
         let statement = format!("GRANT EXECUTE ON FUNCTION leasehold.{functions} TO");
@@ -386,6 +394,7 @@ async fn a_former_owner_leaves_nothing_that_is_executed() {
             ("CREATE INDEX i ON {s}.lines (seq) WHERE code.is(seq)", "INDEX {s}.i"),
             ("ALTER TABLE {s}.observer ADD COLUMN d code.small", "column d of the type code.small"),
             ("CREATE TABLE code.child () INHERITS ({s}.place)", "child code.child"),
+            ("ALTER TABLE {s}.completion ALTER cut SET DEFAULT code.is(1)", "DEFAULT of cut"),
             ("CREATE STATISTICS code.s ON (code.is(seq)), head FROM {s}.lines", "STATISTICS s"),
         ].into_iter().enumerate() {
             let schema = format!("left_{n}");
@@ -425,7 +434,7 @@ async fn a_schema_that_an_administrator_made_serves_its_owner() {
             FOR o IN SELECT oid::regprocedure FROM pg_proc WHERE pronamespace = 'locks'::regnamespace AND proname <> 'lock_1' LOOP
                 EXECUTE 'DROP FUNCTION ' || o;
             END LOOP;
-            DROP TABLE locks.lines, locks.place, locks.observer, locks.meta CASCADE; END $$";
+            DROP TABLE locks.lines, locks.place, locks.observer, locks.meta, locks.completion CASCADE; END $$";
         guest.batch_execute(empty).await.unwrap();
         let store = connected(|| Postgres::connect(&as_guest)).await;
         granted(&store, &claim("a", WaitPolicy::Try)).await;

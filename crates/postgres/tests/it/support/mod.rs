@@ -78,6 +78,13 @@ pub(crate) fn grants(schema: &str, role: &str) -> String {
         "observe_1",
         "sweep_1",
         "held",
+        "once_1",
+        "complete_1",
+        "recorded_1",
+        "completion_1",
+        "completions_1",
+        "forget_1",
+        "done",
     ];
     let functions = functions.map(|function| format!("{schema}.{function}"));
     format!(
