@@ -13,8 +13,9 @@ BEGIN
     END IF;
     d_token := d.token; d_label := d.label; d_fire := trunc(d.fire); d_result := d.result; d_cut := d.cut;
     d_at := floor(extract(epoch FROM d.at) * 1000);
-    -- It is NULL for one that counts for ever.
-    d_left := greatest(0, ceil(extract(epoch FROM d.until - clock_timestamp()) * 1000));
+    IF d.until IS NOT NULL THEN
+        d_left := greatest(0, ceil(extract(epoch FROM d.until - clock_timestamp()) * 1000));
+    END IF;
 END $$;
 
 -- Ends the place of this claim, if it has one, and the places of waiters for whom work up to this fire is done: a thousand of them, and whether there are more.
