@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Parser, Subcommand, ValueHint};
-use leasehold::Options;
+use leasehold::{FencingToken, Options};
+use leasehold_core::Keep;
 
-use crate::durations::{duration, max_hold, ttl};
+use crate::durations::{duration, keep, max_hold, period, ttl};
 use crate::exit::{self, Exit, NOT_ACQUIRED};
 use crate::guardian::wire::Leftovers;
 use crate::store_url::StoreArg;
@@ -17,6 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   leasehold run nightly -- ./report.sh            wait for the lock, run, release it
   leasehold run nightly --no-wait -- ./report.sh  or exit with 75 if the lock is taken
+  leasehold once job --every 1d -- ./report.sh    one run a day, on the machine that comes first
   leasehold who nightly                           show the holder, its fencing token, and the waiters
 
 Without --store or LEASEHOLD_STORE, the locks are in a file of the current user, for this machine only.";
@@ -55,11 +57,13 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Run),
+    Once(Once),
     Elect(Elect),
     #[command(visible_alias = "list")]
     Ls(List),
     Who(Who),
     Break(Break),
+    Forget(Forget),
     Guarantees(Guarantees),
     #[cfg(feature = "lab")]
     Verify(crate::verify::Verify),
@@ -101,6 +105,8 @@ pub(crate) struct Run {
     pub(crate) store: StoreArg,
     #[command(flatten)]
     pub(crate) lease: LeaseArgs,
+    #[command(flatten)]
+    pub(crate) order: OrderArgs,
     /// Share the lock with other holders that use --shared; a holder without it waits for all of them.
     #[arg(long, conflicts_with = "permits")]
     pub(crate) shared: bool,
@@ -122,15 +128,81 @@ pub(crate) struct Run {
     /// signal ends it and the hold (`leasehold guarantees` says which).
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) min_hold: Option<Duration>,
-    /// Write one line of JSON with the outcome to this file: CMD may return the exit codes above itself.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) report: Option<PathBuf>,
-    /// Print nothing about a lock that is taken, neither during the wait nor if it is not acquired. Errors are printed.
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
-    /// The exit code if the lock is not acquired.
-    #[arg(short = 'E', long = "conflict-exit-code", value_name = "N", default_value_t = NOT_ACQUIRED)]
-    pub(crate) not_acquired: u8,
+    #[command(flatten)]
+    pub(crate) outcome: OutcomeArgs,
+    #[command(flatten)]
+    pub(crate) program: ProgramArgs,
+}
+
+/// Run a program unless its work is done, and record that it is.
+///
+/// Takes the lock NAME and runs CMD as `run` does. If CMD ends with 0, the step that ends the hold records that the work NAME is
+/// done. Until the record ends (--keep), nobody runs NAME again: `once` shows who did it, and ends with 0. If CMD fails, is ended, or
+/// loses the lock, nothing is recorded, and whoever comes next runs it.
+///
+/// It cannot promise that CMD runs exactly once: a machine may die after the work of CMD and before that is recorded. Let CMD do
+/// the same work twice without harm, or fence it by LEASEHOLD_FENCING_TOKEN.
+///
+/// With --every, NAME is a job that every machine starts at about the same time. Each start has the number of the nearest period by
+/// the machine's clock in UTC, its fire. The job is done if the record has this fire or a later one, so one job has one record, and no
+/// fire runs beside another. After --every or --offset was changed, `forget` the record, or a fire may be missed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = concat!(
+    "Examples:\n",
+    "  leasehold once schema/17 --wait -- psql -f 17.sql    in each replica: one migrates, the others wait for its end\n",
+    "  leasehold once nightly --every 1d -- ./report.sh     in the crontab of each machine: one run a day\n",
+    "  leasehold once mail --key 4711 --keep 30d -- ./send  for a message that may come twice\n\n",
+    exit_codes!(
+        "  69   the store refused, or was unavailable: CMD was not run, or it ended with 0 and that was not recorded\n  \
+         70   CMD ended with 0, and it is not known whether that is recorded\n",
+        "  75   another client runs NAME, until the end of --wait; CMD was not run (-E changes the code)\n",
+        "  124  CMD ran for longer than --max-hold, and was ended\n"
+    )
+))]
+pub(crate) struct Once {
+    /// The name of the work, and of the lock that it takes: with the key, any text of up to 512 bytes.
+    pub(crate) name: String,
+    /// Only the work of this key, such as the id of a message: the name is NAME/K.
+    #[arg(long, value_name = "K", conflicts_with = "every")]
+    pub(crate) key: Option<String>,
+    /// Once in each period of this length, at least 2s.
+    #[arg(long, value_name = "DURATION", value_parser = period)]
+    pub(crate) every: Option<Duration>,
+    /// The time of the start within the period in UTC, if that is not its beginning: 3h for 1d at 3 o'clock. The same on all
+    /// machines.
+    #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, requires = "every", value_parser = duration)]
+    pub(crate) offset: Duration,
+    /// The time for which the record counts, at least --ttl, or the word `forever`. With --every at least two periods
+    /// [default: forever; with --every two periods].
+    #[arg(long, value_name = "DURATION", value_parser = keep)]
+    pub(crate) keep: Option<Keep>,
+    #[command(flatten)]
+    pub(crate) store: StoreArg,
+    #[command(flatten)]
+    pub(crate) lease: LeaseArgs,
+    /// If another client runs NAME, wait until it is done, and run CMD if it fails: at most this long, or without a limit.
+    ///
+    /// Without --wait, nothing is run then, and nobody tries again if that client fails.
+    #[arg(short, long, value_name = "DURATION", num_args = 0..=1, value_parser = duration)]
+    pub(crate) wait: Option<Option<Duration>>,
+    /// Run CMD again if it fails, up to N times, under the same hold: after 1 s, 2 s, 4 s, up to 1 min.
+    ///
+    /// Not if it was asked to end by a signal, or has left processes behind.
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) retries: u32,
+    /// A file in which CMD leaves a result of up to 4096 bytes, which is recorded. No secrets: whoever can read the store can read it.
+    ///
+    /// The file is read when CMD has ended with 0, also if CMD has not changed it.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) result: Option<PathBuf>,
+    /// The exit code if the work is done already.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) done_code: u8,
+    /// End CMD after this time (more than 0); exit code 124. All retries together have this time.
+    #[arg(long, value_name = "DURATION", value_parser = max_hold)]
+    pub(crate) max_hold: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) outcome: OutcomeArgs,
     #[command(flatten)]
     pub(crate) program: ProgramArgs,
 }
@@ -154,10 +226,12 @@ pub(crate) struct Elect {
     #[command(flatten)]
     pub(crate) lease: LeaseArgs,
     #[command(flatten)]
+    pub(crate) order: OrderArgs,
+    #[command(flatten)]
     pub(crate) program: ProgramArgs,
 }
 
-/// List the locks that are held or waited for.
+/// List the locks that are held or waited for, and the records of work that is done.
 #[derive(Debug, clap::Args)]
 pub(crate) struct List {
     /// Only names that begin with this text.
@@ -176,7 +250,7 @@ pub(crate) struct List {
     pub(crate) json: bool,
 }
 
-/// Show the holders and the waiters of a lock. Exit code 1 if it is free.
+/// Show the holders and the waiters of a lock, and the record that its work is done. Exit code 1 if it is free.
 ///
 /// On etcd and ZooKeeper, SINCE is when a holder took its place in the queue, not when it got the lock.
 #[derive(Debug, clap::Args)]
@@ -195,12 +269,28 @@ pub(crate) struct Who {
 /// The next waiter gets the lock at once. The holder is notified as soon as the store can do it: `leasehold run` then kills its
 /// program and exits with 76, `leasehold elect` becomes a candidate again. Until then the program runs on, perhaps beside the
 /// next holder's, and only a resource that checks tokens is protected from it.
+///
+/// For a key of another tool, on Redis, TOKEN is the number that `who` shows in its place: the key is deleted if it still has the
+/// value that was shown.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Break {
+    #[command(flatten)]
+    pub(crate) at: ByToken,
+}
+
+/// Remove the record that work is done, so that the next `once` runs it. Exit code 1 if no record has that token.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Forget {
+    #[command(flatten)]
+    pub(crate) at: ByToken,
+}
+
+/// One hold, or one record.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ByToken {
     /// The lock's name.
     pub(crate) name: String,
-    /// The token of the hold, as `leasehold who` shows it. It makes sure that no later hold is ended. For a key of another tool, on
-    /// Redis, it is the number that `who` shows in its place: the key is deleted if it still has the value that was shown.
+    /// The token, as `leasehold who` shows it. It makes sure that no later one is meant.
     #[arg(value_name = "TOKEN", required_unless_present = "token")]
     token_there: Option<u64>,
     /// The same as TOKEN.
@@ -220,14 +310,14 @@ impl Command {
         if matches!(self, Command::Verify(_)) {
             return true;
         }
-        matches!(self, Command::Run(_) | Command::Elect(_))
+        matches!(self, Command::Run(_) | Command::Once(_) | Command::Elect(_))
     }
 }
 
-impl Break {
+impl ByToken {
     /// The token, from either of its two arguments.
-    pub(crate) fn token(&self) -> u64 {
-        self.token_there.or(self.token).unwrap_or_default()
+    pub(crate) fn token(&self) -> FencingToken {
+        FencingToken::new(self.token_there.or(self.token).unwrap_or_default())
     }
 }
 
@@ -268,15 +358,34 @@ pub(crate) struct LeaseArgs {
     /// SIGKILL.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = ttl)]
     pub(crate) ttl: Duration,
+    /// The label of this holder, for `leasehold who` [default: HOST/PID, the host name and the process id].
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+}
+
+/// The order in which waiters get the lock.
+#[derive(Debug, clap::Args)]
+pub(crate) struct OrderArgs {
     /// Wait in the order of the queue: the default on every store that has a queue.
     #[arg(long, conflicts_with = "fast")]
     fair: bool,
     /// Prefer throughput to the order of the queue.
     #[arg(long)]
     fast: bool,
-    /// The label of this holder, for `leasehold who` [default: HOST/PID, the host name and the process id].
-    #[arg(long, value_name = "TEXT")]
-    label: Option<String>,
+}
+
+/// How the outcome is told.
+#[derive(Debug, clap::Args)]
+pub(crate) struct OutcomeArgs {
+    /// Write one line of JSON with the outcome to this file: CMD may return the exit codes above itself.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+    /// Print nothing about a lock that is taken, neither during the wait nor if it is not acquired. Errors are printed.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// The exit code if the lock is not acquired.
+    #[arg(short = 'E', long = "conflict-exit-code", value_name = "N", default_value_t = NOT_ACQUIRED)]
+    pub(crate) not_acquired: u8,
 }
 
 /// What is run.
@@ -306,7 +415,12 @@ impl LeaseArgs {
     }
 
     pub(crate) fn options(&self, label: &str) -> Options {
-        let options = Options::default().ttl(self.ttl).label(label);
+        Options::default().ttl(self.ttl).label(label)
+    }
+}
+
+impl OrderArgs {
+    pub(crate) fn of(&self, options: Options) -> Options {
         match (self.fair, self.fast) {
             (true, _) => options.fair(),
             (_, true) => options.fast(),

@@ -46,7 +46,7 @@ async fn campaigns(
     let terms = Terms {
         signals,
         url,
-        max_hold: None,
+        ends: None,
         leftovers: args.program.leftovers,
     };
     let mut pause = Duration::ZERO;
@@ -90,7 +90,8 @@ async fn term(
     let Terms { signals, url, .. } = *terms;
     let ttl = args.lease.ttl;
     let label = args.lease.label();
-    let election = store.election(&args.name).with(&args.lease.options(&label));
+    let election = store.election(&args.name);
+    let election = election.with(&args.order.of(args.lease.options(&label)));
     let value = args.value.clone().unwrap_or(label);
     let campaign = until_answered(url, ttl, async || election.campaign(value.as_str()).await);
     let wait = Wait {

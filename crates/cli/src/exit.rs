@@ -11,8 +11,10 @@ use crate::{output, signals};
 
 /// Bad usage: arguments, a name, a URL, a feature that this build lacks.
 pub(crate) const USAGE: u8 = 64;
-/// The store could not be used; nothing was run.
+/// The store could not be used; nothing was run, or `once` could not record a good end.
 pub(crate) const UNAVAILABLE: u8 = 69;
+/// `once` does not know whether a good end is recorded.
+pub(crate) const UNKNOWN: u8 = 70;
 /// The lock was not acquired; nothing was run. `-E` changes it.
 pub(crate) const NOT_ACQUIRED: u8 = 75;
 /// The lock was lost, and the program was ended.

@@ -3,7 +3,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
 
 use leasehold::Fenced;
 use leasehold::backend::{Clock, Moment};
@@ -29,7 +28,8 @@ pub(crate) struct Terms<'a> {
     pub(crate) signals: &'a Signals,
     /// The store. The program sees it without credentials.
     pub(crate) url: &'a StoreUrl,
-    pub(crate) max_hold: Option<Duration>,
+    /// The moment when `--max-hold` is over.
+    pub(crate) ends: Option<Moment>,
     pub(crate) leftovers: Leftovers,
 }
 
@@ -62,8 +62,8 @@ pub(crate) async fn run(
         leftovers: terms.leftovers,
     };
     let max_hold = async {
-        match terms.max_hold {
-            Some(max) => Clock::boot().sleep_until(Moment::now() + max).await,
+        match terms.ends {
+            Some(ends) => Clock::boot().sleep_until(ends).await,
             None => std::future::pending().await,
         }
     };

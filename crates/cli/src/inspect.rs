@@ -1,6 +1,7 @@
-//! `ls`, `who`, `break` and `guarantees`: the answers of a store, as tables for people and as JSON
+//! `ls`, `who`, `break`, `forget` and `guarantees`: the answers of a store, as tables for people and as JSON
 //! for programs.
 
+use std::collections::BTreeMap;
 use std::io::{self, stdout};
 use std::time::Duration;
 
@@ -8,13 +9,15 @@ use leasehold::backend::Mode;
 use leasehold::{
     ErrorKind, Fairness, Fencing, FencingToken, LockQueue, Name, Participant, Result, Store,
 };
+use leasehold_core::Completion;
 use serde_json::{Value, json};
 
-use crate::args::{Break, Guarantees, List, Who};
+use crate::args::{Break, ByToken, Forget, Guarantees, List, Who};
 use crate::exit::{self, Exit, say};
 use crate::open::{close, open_to_look};
 use crate::output;
 use crate::participant::{holder, mode, permits, shown_since, since, token};
+use crate::record;
 use crate::store_url::{self, StoreUrl};
 use crate::table::Table;
 use crate::waiting;
@@ -27,26 +30,35 @@ pub(crate) async fn ls(args: List) -> io::Result<Exit> {
     on(StoreUrl::existing(&args.store), async |store, _| {
         let after = args.after.as_deref().map(Name::new);
         let limit = args.limit as usize;
-        let mut names = store.list(&args.prefix, after.as_ref(), limit + 1).await?;
-        if names.len() > limit {
-            names.truncate(limit);
-            let last = names.last().map(Name::to_string).unwrap_or_default();
+        let held = store.list(&args.prefix, after.as_ref(), limit + 1).await?;
+        let done = match store.guarantees().once() {
+            true => told(store.list_done(&args.prefix, after.as_ref(), limit + 1).await)?,
+            false => None,
+        };
+        let (mut entries, is_cut) = merged(held, done.unwrap_or_default(), limit);
+        if is_cut {
+            let last = entries.last().map(|it| it.name.to_string()).unwrap_or_default();
             say(format_args!("these are the first {limit}; --after {last:?} shows the next, --limit N more at once"));
         }
-        let mut queues = Vec::new();
-        for name in names {
-            match store.lock(&name).inspect().await {
-                Ok(queue) => queues.push((name, queue)),
+        for entry in entries.iter_mut().filter(|it| it.is_held) {
+            match store.lock(&entry.name).inspect().await {
+                Ok(queue) => entry.queue = Some(queue),
                 // Something that no client of ours made must not hide the rest.
                 Err(e) if e.kind() == ErrorKind::Invalid => say(format_args!("{e}")),
                 Err(e) => return Err(e),
             }
         }
+        entries.retain(|it| it.queue.is_some() || it.done.is_some());
         if args.json {
-            return Ok((YES, json(&queues.iter().map(|(name, queue)| described(name.as_str(), queue)).collect())));
+            let all = entries.iter().map(|it| {
+                let free = LockQueue::default();
+                described(it.name.as_str(), it.queue.as_ref().unwrap_or(&free), it.done.as_ref())
+            });
+            return Ok((YES, json(&all.collect())));
         }
+        let queues = entries.iter().filter_map(|it| it.queue.as_ref().map(|queue| (&it.name, queue)));
         let mut table = Table::new(["NAME", "HOLDER", "TOKEN", "SINCE", "WAITING"]);
-        for (name, queue) in &queues {
+        for (name, queue) in queues {
             let [holder, token, since] = match &queue.holders[..] {
                 [] => ["-", "-", "-"].map(String::from),
                 [one] => [holder(one), token(one), since(one)],
@@ -56,23 +68,89 @@ pub(crate) async fn ls(args: List) -> io::Result<Exit> {
             };
             table.row([name.to_string(), holder, token, since, queue.waiters.len().to_string()]);
         }
-        Ok((YES, shown(table)))
+        let done = entries.iter().filter_map(|it| it.done.as_ref().map(|done| (it.name.as_str(), done)));
+        Ok((YES, shown(table) + &records(done, false)))
     })
     .await
+}
+
+/// One name of a list.
+struct Listed {
+    name: Name,
+    /// The store lists it as held or waited for.
+    is_held: bool,
+    queue: Option<LockQueue>,
+    done: Option<Completion>,
+}
+
+/// The first names of both lists, each of which has one more if there are more; and whether there
+/// are more.
+fn merged(held: Vec<Name>, done: Vec<(Name, Completion)>, limit: usize) -> (Vec<Listed>, bool) {
+    let mut all: BTreeMap<Name, (bool, Option<Completion>)> = BTreeMap::new();
+    for name in held {
+        all.entry(name).or_default().0 = true;
+    }
+    for (name, done) in done {
+        all.entry(name).or_default().1 = Some(done);
+    }
+    let is_cut = all.len() > limit;
+    let first = all.into_iter().take(limit);
+    let listed = first.map(|(name, (is_held, done))| Listed {
+        name,
+        is_held,
+        queue: None,
+        done,
+    });
+    (listed.collect(), is_cut)
+}
+
+/// The answer about records. One that cannot be read must not hide who holds.
+fn told<T>(answer: Result<T>) -> Result<Option<T>> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(e) if matches!(e.kind(), ErrorKind::Invalid | ErrorKind::Internal) => {
+            say(format_args!(
+                "records of work that is done: {}",
+                exit::chain(&e)
+            ));
+            Ok(None)
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// A table of records below another table; empty if there are none.
+fn records<'a>(done: impl Iterator<Item = (&'a str, &'a Completion)>, whole: bool) -> String {
+    let mut rows = done
+        .map(|(name, done)| record::row(name, done, whole))
+        .peekable();
+    if rows.peek().is_none() {
+        return String::new();
+    }
+    let mut table = Table::new(record::HEADING);
+    rows.for_each(|row| table.row(row));
+    format!("\n{}", shown(table))
 }
 
 pub(crate) async fn who(args: Who) -> io::Result<Exit> {
     on(StoreUrl::existing(&args.store), async |store, at| {
         let queue = store.lock(&args.name).inspect().await?;
+        let done = match store.guarantees().once() {
+            true => told(store.once(&args.name).done().await)?.flatten(),
+            false => None,
+        };
         let verdict = if queue.holders.is_empty() { NO } else { YES };
         if args.json {
-            let mut data = described(&args.name, &queue);
+            let mut data = described(&args.name, &queue, done.as_ref());
             data["store_id"] = store_id(store);
             return Ok((verdict, json(&data)));
         }
+        let records = records(done.iter().map(|done| (&*args.name, done)), true);
         if queue.holders.is_empty() && queue.waiters.is_empty() {
-            say_what_ends_so(store, &args.name).await;
-            return Ok((verdict, format!("{:?} at {at}: free\n", args.name)));
+            if done.is_none() {
+                say_what_ends_so(store, &args.name).await;
+            }
+            return Ok((verdict, format!("{:?} at {at}: free\n{records}", args.name)));
         }
         let mut table = Table::new(["", "LABEL", "MODE", "TOKEN", "SINCE"]);
         for entry in &queue.holders {
@@ -98,7 +176,7 @@ pub(crate) async fn who(args: Who) -> io::Result<Exit> {
         });
         Ok((
             verdict,
-            format!("{:?} at {at}{taken}\n{}", args.name, shown(table)),
+            format!("{:?} at {at}{taken}\n{}{records}", args.name, shown(table)),
         ))
     })
     .await
@@ -134,26 +212,36 @@ fn ends_with_part(longer: &str, name: &str) -> bool {
 }
 
 pub(crate) async fn evict(args: Break) -> io::Result<Exit> {
-    on(StoreUrl::existing(&args.store), async |store, at| {
-        let name = &args.name;
-        let token = args.token();
-        let ended = store.evict(name, FencingToken::new(token)).await?;
-        let verdict = if ended { YES } else { NO };
-        if args.json {
-            return Ok((
-                verdict,
-                json(&json!({ "name": name, "token": token, "ended": ended })),
-            ));
-        }
-        let hold = format!("hold with token {token}");
-        let what = if ended {
-            format!("the {hold} was ended")
-        } else {
-            format!("there is no {hold}")
-        };
-        Ok((verdict, format!("{name:?} at {at}: {what}\n")))
+    on(StoreUrl::existing(&args.at.store), async |store, at| {
+        let ended = store.evict(&args.at.name, args.at.token()).await?;
+        Ok(by_token(&args.at, at, ["hold", "ended"], ended))
     })
     .await
+}
+
+pub(crate) async fn forget(args: Forget) -> io::Result<Exit> {
+    on(StoreUrl::existing(&args.at.store), async |store, at| {
+        let once = store.once(&args.at.name);
+        let forgotten = once.forget(args.at.token()).await?;
+        Ok(by_token(&args.at, at, ["record", "forgotten"], forgotten))
+    })
+    .await
+}
+
+/// The answer to a request for the thing with a token: its kind, and what was to happen to it.
+fn by_token(args: &ByToken, at: &str, [kind, verb]: [&str; 2], happened: bool) -> (Exit, String) {
+    let (name, token) = (&args.name, args.token());
+    let verdict = if happened { YES } else { NO };
+    if args.json {
+        let answer = json!({ "name": name, "token": token.get(), verb: happened });
+        return (verdict, json(&answer));
+    }
+    let what = if happened {
+        format!("the {kind} with token {token} was {verb}")
+    } else {
+        format!("there is no {kind} with token {token}")
+    };
+    (verdict, format!("{name:?} at {at}: {what}\n"))
 }
 
 pub(crate) async fn guarantees(args: Guarantees) -> io::Result<Exit> {
@@ -214,6 +302,12 @@ pub(crate) async fn guarantees(args: Guarantees) -> io::Result<Exit> {
             "by its process, for as long as that lives"
         };
         row("a shortest hold is kept", kept.into());
+        let recorded = if g.once() {
+            "yes"
+        } else {
+            "no: `once` is refused"
+        };
+        row("work that is done is recorded", recorded.into());
         if let Some(connections) = g.connections() {
             let most = connections.at_most;
             let idle = connections.idle;
@@ -292,7 +386,7 @@ fn store_id(store: &Store) -> Value {
     json!(store.identity().map(|id| id.to_string()))
 }
 
-fn described(name: &str, queue: &LockQueue) -> Value {
+fn described(name: &str, queue: &LockQueue, done: Option<&Completion>) -> Value {
     let entry = |entry: &Participant| {
         json!({
             "label": entry.label,
@@ -311,7 +405,12 @@ fn described(name: &str, queue: &LockQueue) -> Value {
         })
     };
     let all = |entries: &[Participant]| entries.iter().map(entry).collect::<Vec<_>>();
-    json!({ "name": name, "holders": all(&queue.holders), "waiters": all(&queue.waiters) })
+    json!({
+        "name": name,
+        "holders": all(&queue.holders),
+        "waiters": all(&queue.waiters),
+        "done": done.map(record::described),
+    })
 }
 
 /// The number of permits that these holders have together, and the number of all permits.
@@ -334,6 +433,27 @@ mod tests {
     use leasehold_fuzz::fuzz_text;
 
     use super::*;
+
+    #[test]
+    fn names_that_are_held_and_names_that_are_done_are_one_list() {
+        let done = |name: &str| {
+            let done = Completion::new(FencingToken::new(7), "me", SystemTime::now());
+            (Name::new(name), done)
+        };
+        let names = |limit: usize| {
+            let held = ["b", "d"].map(Name::new).to_vec();
+            let (listed, is_cut) = merged(held, vec![done("a"), done("b"), done("e")], limit);
+            let of = |it: &Listed| {
+                let held = if it.is_held { "h" } else { "" };
+                let done = if it.done.is_some() { "d" } else { "" };
+                format!("{}:{held}{done}", it.name)
+            };
+            (listed.iter().map(of).collect::<Vec<_>>().join(" "), is_cut)
+        };
+        assert_eq!(names(4), ("a:d b:hd d:h e:d".into(), false));
+        assert_eq!(names(3), ("a:d b:hd d:h".into(), true));
+        assert_eq!(names(1), ("a:d".into(), true));
+    }
 
     #[test]
     fn names_that_end_with_a_name() {
@@ -365,7 +485,7 @@ mod tests {
         ] {
             assert_eq!(holder(&theirs.clone().ends_in(ends_in)), expected);
         }
-        let shown = described("x", &LockQueue::new(vec![theirs], vec![]));
+        let shown = described("x", &LockQueue::new(vec![theirs], vec![]), None);
         assert_eq!(shown["holders"][0]["evict_by"], 7);
     }
 
@@ -385,7 +505,7 @@ mod tests {
                 assert!(!crate::participant::since(&entry).is_empty());
                 let all = vec![entry; 3];
                 assert!(taken(&all).is_none_or(|(taken, of)| taken <= of));
-                let shown = json(&described(text, &LockQueue::new(all.clone(), all)));
+                let shown = json(&described(text, &LockQueue::new(all.clone(), all), None));
                 assert_eq!(serde_json::from_str::<Value>(&shown).unwrap()["name"], text);
             },
         );

@@ -19,16 +19,19 @@ mod compare;
 mod durations;
 mod elect;
 mod exit;
+mod fires;
 mod guardian;
 mod held;
 mod inspect;
 mod lookup;
 mod manual;
 mod nested;
+mod once;
 mod open;
 mod output;
 mod participant;
 mod processes;
+mod record;
 #[cfg(feature = "redlock")]
 mod redlock_change;
 mod retry;
@@ -85,10 +88,12 @@ fn command() -> io::Result<Exit> {
     let many = Builder::new_multi_thread;
     match args.command {
         Command::Run(args) => Ok(run::main(&args)),
+        Command::Once(args) => Ok(once::main(&args)),
         Command::Elect(args) => Ok(elect::main(&args)),
         Command::Ls(args) => in_runtime(one(), || inspect::ls(args))?,
         Command::Who(args) => in_runtime(one(), || inspect::who(args))?,
         Command::Break(args) => in_runtime(one(), || inspect::evict(args))?,
+        Command::Forget(args) => in_runtime(one(), || inspect::forget(args))?,
         Command::Guarantees(args) => in_runtime(one(), || inspect::guarantees(args))?,
         #[cfg(feature = "lab")]
         Command::Verify(args) => {

@@ -2,6 +2,7 @@
 //! the outer command holds.
 
 use std::env;
+use std::fmt;
 use std::fs;
 
 use leasehold::backend::Mode;
@@ -25,7 +26,7 @@ pub(crate) async fn refuse_to_wait_for_itself(
     if env::var_os(NAME).is_none() {
         return Ok(());
     }
-    let above = tokens_above(name, &url.for_program());
+    let above = programs_above(name, &url.for_program());
     if above.is_empty() {
         return Ok(());
     }
@@ -34,16 +35,16 @@ pub(crate) async fn refuse_to_wait_for_itself(
     };
     queue.holders.retain(|holder| {
         let token = holder.token.map(|token| token.get());
-        token.is_some_and(|token| above.contains(&token))
+        token.is_some_and(|token| above.iter().any(|it| it.token == token))
     });
     if !is_in_the_way(&queue.holders, mode) {
         return Ok(());
     }
-    let held: Vec<String> = above.iter().map(u64::to_string).collect();
+    let above: Vec<String> = above.iter().map(Above::to_string).collect();
     let what = format!(
-        "lock {name:?}: this command would wait for itself: it was started by the program that runs under this lock already \
-         (token {}), and that program waits for it; do without the inner lock, or give it another name",
-        held.join(", ")
+        "lock {name:?}: this command would wait for itself: it was started by {}, which runs under this lock already \
+         and waits for it; do without the inner lock, or give it another name",
+        above.join(", ")
     );
     Err(RunOutcome::failed(exit::USAGE, what))
 }
@@ -66,17 +67,34 @@ fn is_in_the_way(holders: &[Participant], mode: Mode) -> bool {
     }
 }
 
-/// The tokens of the holds of this lock under which this process and its ancestors run.
-fn tokens_above(name: &str, store: &str) -> Vec<u64> {
-    let mut tokens = Vec::new();
+/// A program under the lock: this process, or an ancestor of it.
+struct Above {
+    pid: i32,
+    /// The token of its hold.
+    token: u64,
+}
+
+impl fmt::Display for Above {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let comm = fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
+        let (pid, token) = (self.pid, self.token);
+        write!(f, "process {pid} ({:?}, token {token})", comm.trim_end())
+    }
+}
+
+/// The programs under this lock among this process and its ancestors.
+fn programs_above(name: &str, store: &str) -> Vec<Above> {
+    let mut programs = Vec::new();
     let mut pid = own_pid();
     while let Some(kin) = Kin::of(pid) {
-        if is_program_of(pid, kin) {
-            tokens.extend(token_in(&environment_of(pid), name, store));
+        if is_program_of(pid, kin)
+            && let Some(token) = token_in(&environment_of(pid), name, store)
+        {
+            programs.push(Above { pid, token });
         }
         pid = kin.parent;
     }
-    tokens
+    programs
 }
 
 /// Returns whether a process is the program of its parent, a guardian. Processes that the program

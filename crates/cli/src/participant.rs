@@ -53,18 +53,26 @@ pub(crate) fn token(entry: &Participant) -> String {
 
 /// Since when, if that is before the year 10000: what other tools wrote may be any number.
 pub(crate) fn shown_since(entry: &Participant) -> Option<SystemTime> {
+    entry.since.filter(|at| can_be_shown(*at))
+}
+
+/// Returns whether it is before the year 10000 and after 1970.
+pub(crate) fn can_be_shown(at: SystemTime) -> bool {
     let of_year_10000 = 253_402_300_800;
-    entry.since.filter(|at| {
-        at.duration_since(SystemTime::UNIX_EPOCH)
-            .is_ok_and(|age| age.as_secs() < of_year_10000)
-    })
+    at.duration_since(SystemTime::UNIX_EPOCH)
+        .is_ok_and(|age| age.as_secs() < of_year_10000)
 }
 
 /// By the store's clock and ours: good enough for people.
 pub(crate) fn since(entry: &Participant) -> String {
-    let Some(at) = shown_since(entry) else {
+    entry.since.map_or_else(|| "-".into(), time)
+}
+
+/// A time of the store, and how long ago that was.
+pub(crate) fn time(at: SystemTime) -> String {
+    if !can_be_shown(at) {
         return "-".into();
-    };
+    }
     let age = SystemTime::now().duration_since(at).unwrap_or_default();
     let age = humantime::format_duration(Duration::from_secs(age.as_secs()));
     format!("{} ({age} ago)", humantime::format_rfc3339_seconds(at))

@@ -23,6 +23,62 @@ pub(crate) fn patience_without_limit(store: &StoreUrl) -> Duration {
     }
 }
 
+/// The time for which a command waits, for its store and for its lock together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Patience {
+    /// It asks once.
+    None,
+    /// It waits for this time, from a moment on.
+    For(Duration, Moment),
+    Unlimited,
+}
+
+/// The wait of one request for a lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Limit {
+    Try,
+    Within(Duration),
+    Forever,
+}
+
+impl Patience {
+    /// The patience from now on; `wait` is without limit if there is none.
+    pub(crate) fn new(wait: Option<Duration>) -> Patience {
+        wait.map_or(Patience::Unlimited, |wait| {
+            Patience::For(wait, Moment::now())
+        })
+    }
+
+    /// The time for which the store is tried at the start.
+    pub(crate) fn for_store(self, store: &StoreUrl) -> Duration {
+        match self {
+            Patience::None => Duration::ZERO,
+            Patience::For(wait, _) => wait,
+            Patience::Unlimited => patience_without_limit(store),
+        }
+    }
+
+    /// Asks for a lock. A request without a limit is repeated when the store is back.
+    pub(crate) async fn acquire<T>(
+        self,
+        store: &StoreUrl,
+        lease: Duration,
+        mut ask: impl AsyncFnMut(Limit) -> Result<T>,
+    ) -> Result<T> {
+        match self {
+            Patience::None => ask(Limit::Try).await,
+            // This request waits by itself until an unavailable store is back.
+            Patience::For(wait, began) => {
+                let left = wait.saturating_sub(Moment::now().since(began));
+                ask(Limit::Within(left)).await
+            }
+            Patience::Unlimited => {
+                until_answered(store, lease, async || ask(Limit::Forever).await).await
+            }
+        }
+    }
+}
+
 /// Opens the store. While it is unavailable, tries again until `patience` is over, and reports that in one line on standard error.
 pub(crate) async fn open_patiently(store: &StoreUrl, patience: Duration) -> Result<Opened> {
     let waits = |e: &Error| {

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::time::Duration;
 
 use leasehold::backend::{Clock, Mode, Moment};
 use leasehold::{Guard, Lock, Store};
@@ -17,7 +16,7 @@ use crate::lookup::look_up;
 use crate::nested::refuse_to_wait_for_itself;
 use crate::open::{Opened, close};
 use crate::processes::Status;
-use crate::retry::{open_patiently, patience_without_limit, until_answered};
+use crate::retry::{Limit, Patience, open_patiently};
 use crate::run_outcome::RunOutcome;
 use crate::runtime::in_runtime;
 use crate::signals::{Inherited, Signals};
@@ -25,7 +24,7 @@ use crate::store_url::{StoreArg, StoreUrl};
 use crate::waiting::{self, Wait};
 
 pub(crate) fn main(args: &Run) -> Exit {
-    let report = match args.report.as_deref().map(report_file).transpose() {
+    let report = match args.outcome.report.as_deref().map(report_file).transpose() {
         Ok(report) => report,
         Err(e) => return exit::bad_usage(format_args!("the report's file: {e}")),
     };
@@ -37,13 +36,62 @@ pub(crate) fn main(args: &Run) -> Exit {
         return exit::bad_usage("--min-hold is longer than --max-hold");
     }
     let attempt = async |url: &StoreUrl, signals: &Signals, guardian: &Guardian| {
-        attempt(args, url, signals, guardian).await
+        let patience = if args.no_wait {
+            Patience::None
+        } else {
+            Patience::new(args.wait)
+        };
+        let scene = Scene {
+            url,
+            signals,
+            guardian,
+            patience,
+            not_acquired: args.outcome.not_acquired,
+        };
+        scene
+            .with_store(async |opened| hold(args, scene, opened).await)
+            .await
     };
     reported(&args.name, &args.program, &args.store, report, attempt)
 }
 
+/// The surroundings of a command that runs a program under a lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scene<'a> {
+    pub(crate) url: &'a StoreUrl,
+    pub(crate) signals: &'a Signals,
+    pub(crate) guardian: &'a Guardian,
+    pub(crate) patience: Patience,
+    /// The exit code if the lock is not acquired.
+    pub(crate) not_acquired: u8,
+}
+
+impl Scene<'_> {
+    /// Opens the store, does the work, and closes the store.
+    pub(crate) async fn with_store(
+        self,
+        work: impl AsyncFnOnce(&Opened) -> Result<RunOutcome, RunOutcome>,
+    ) -> Result<RunOutcome, RunOutcome> {
+        let opening = open_patiently(self.url, self.patience.for_store(self.url));
+        let opened = self.unless_over(opening).await?;
+        let ran = work(&opened).await;
+        close(&opened.store).await;
+        // The process ends now, and the kernel closes everything at once.
+        std::mem::forget(opened);
+        ran
+    }
+
+    /// The store's answer; the run ends if the store refuses, or a signal comes first.
+    pub(crate) async fn unless_over<T>(
+        self,
+        work: impl Future<Output = leasehold::Result<T>>,
+    ) -> Result<T, RunOutcome> {
+        RunOutcome::unless_over(self.signals, self.url, self.not_acquired, work).await
+    }
+}
+
 /// Opens the report's file, before anything is done.
-fn report_file(path: &Path) -> io::Result<File> {
+pub(crate) fn report_file(path: &Path) -> io::Result<File> {
     if path.as_os_str() == "-" {
         return Err(io::Error::other(
             "standard output is CMD's; name a file, such as /dev/stderr",
@@ -87,35 +135,13 @@ pub(crate) fn reported(
         .report(name, &shown, report)
 }
 
-async fn attempt(
-    args: &Run,
-    url: &StoreUrl,
-    signals: &Signals,
-    guardian: &Guardian,
-) -> Result<RunOutcome, RunOutcome> {
-    let began = Moment::now();
-    let patience = match args.wait {
-        _ if args.no_wait => Duration::ZERO,
-        Some(wait) => wait,
-        None => patience_without_limit(url),
-    };
-    let opening = open_patiently(url, patience);
-    let opened = RunOutcome::unless_over(signals, url, args.not_acquired, opening).await?;
-    let ran = hold(args, url, signals, guardian, &opened, began).await;
-    close(&opened.store).await;
-    // The process ends now, and the kernel closes everything at once.
-    std::mem::forget(opened);
-    ran
-}
-
-async fn hold(
-    args: &Run,
-    url: &StoreUrl,
-    signals: &Signals,
-    guardian: &Guardian,
-    opened: &Opened,
-    began: Moment,
-) -> Result<RunOutcome, RunOutcome> {
+async fn hold(args: &Run, scene: Scene<'_>, opened: &Opened) -> Result<RunOutcome, RunOutcome> {
+    let Scene {
+        url,
+        signals,
+        guardian,
+        ..
+    } = scene;
     if !args.no_wait {
         let asked = refuse_to_wait_for_itself(&opened.store, url, &args.name, mode(args));
         signals
@@ -130,16 +156,24 @@ async fn hold(
         name: &args.name,
         url,
         label: &label,
-        quiet: args.quiet,
+        quiet: args.outcome.quiet,
     };
-    let waiting = waiting::in_queue(acquire(args, &lock, url, began), &wait);
-    let guard = RunOutcome::unless_over(signals, url, args.not_acquired, waiting).await;
-    let guard = guard.map_err(|refused| if args.quiet { refused.quiet() } else { refused })?;
+    let ask = async |limit| match limit {
+        Limit::Try => lock.try_acquire().await,
+        Limit::Within(left) => lock.acquire_timeout(left).await,
+        Limit::Forever => lock.acquire().await,
+    };
+    let acquiring = scene.patience.acquire(url, args.lease.ttl, ask);
+    let waiting = waiting::in_queue(acquiring, &wait);
+    let guard = scene
+        .unless_over(waiting)
+        .await
+        .map_err(|refused| refused.quiet_if(args.outcome.quiet))?;
     let held_since = Moment::now();
     let terms = Terms {
         signals,
         url,
-        max_hold: args.max_hold,
+        ends: args.max_hold.map(|max| held_since + max),
         leftovers: args.program.leftovers,
     };
     let ran = held::run(guardian, &opened.life_line, &guard, &terms).await?;
@@ -183,26 +217,9 @@ fn lock(args: &Run, store: &Store, label: &str) -> Lock {
         Mode::Permits { n, of } => store.semaphore(&args.name, of).permits(n),
         Mode::Exclusive => store.lock(&args.name),
     };
-    let options = args.lease.options(label);
+    let options = args.order.of(args.lease.options(label));
     lock.with(&match args.min_hold {
         Some(min) if store.guarantees().min_hold_outlives_process() => options.min_hold(min),
         _ => options,
     })
-}
-
-async fn acquire(
-    args: &Run,
-    lock: &Lock,
-    url: &StoreUrl,
-    began: Moment,
-) -> leasehold::Result<Guard> {
-    match args.wait {
-        _ if args.no_wait => lock.try_acquire().await,
-        // This call waits by itself until an unavailable store is back.
-        Some(wait) => {
-            let left = wait.saturating_sub(Moment::now().since(began));
-            lock.acquire_timeout(left).await
-        }
-        None => until_answered(url, args.lease.ttl, async || lock.acquire().await).await,
-    }
 }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 
-use leasehold::{Error, Loss};
+use leasehold::{Error, ErrorKind, FencingToken, Loss};
 use nix::sys::signal::Signal;
 use serde::Serialize;
 use serde_json::json;
@@ -22,6 +22,12 @@ use crate::supervise;
 pub(crate) enum Outcome {
     /// The program ended under the lock, by itself or by a signal that was not ours.
     Ended,
+    /// The work of `once` was done before; the program was not run.
+    Done,
+    /// The program of `once` ended well, and the store could not record it.
+    NotRecorded,
+    /// The program of `once` ended well, and it is not known whether the store has recorded it.
+    Unknown,
     NotAcquired,
     Unavailable,
     Lost,
@@ -44,6 +50,8 @@ pub(crate) struct RunOutcome {
     pub(crate) detail: String,
     /// The detail is for the report only.
     pub(crate) silent: bool,
+    /// A signal that asks for an end was passed on to the program.
+    pub(crate) asked: bool,
 }
 
 impl From<io::Error> for RunOutcome {
@@ -63,15 +71,40 @@ impl RunOutcome {
             left: Vec::new(),
             detail,
             silent: false,
+            asked: false,
         }
     }
 
-    /// Removes the message that the lock was not acquired.
-    pub(crate) fn quiet(self) -> RunOutcome {
+    /// Removes the message that nothing was run, because the lock was not acquired or the work is
+    /// done, if asked to.
+    pub(crate) fn quiet_if(self, quiet: bool) -> RunOutcome {
         RunOutcome {
-            silent: self.outcome == Outcome::NotAcquired,
+            silent: quiet && matches!(self.outcome, Outcome::NotAcquired | Outcome::Done),
             ..self
         }
+    }
+
+    /// The outcome of work that was done before.
+    pub(crate) fn done(token: FencingToken, code: u8, detail: String) -> RunOutcome {
+        RunOutcome {
+            token: Some(token.get()),
+            ..RunOutcome::new(Outcome::Done, Exit::Code(code), detail)
+        }
+    }
+
+    /// Returns whether the program ended by itself, with the code 0.
+    pub(crate) fn is_good(&self) -> bool {
+        self.outcome == Outcome::Ended && self.status == Some(Status::Code(0))
+    }
+
+    /// Returns whether the program failed, and may be tried again: nobody has asked it to end, and
+    /// no process of it runs on.
+    pub(crate) fn may_be_retried(&self) -> bool {
+        self.outcome == Outcome::Ended
+            && !self.is_good()
+            && !self.asked
+            && self.left.is_empty()
+            && matches!(self.exit, Exit::Code(_))
     }
 
     /// The outcome of a program that could not be run, or not to its end.
@@ -108,6 +141,48 @@ impl RunOutcome {
         RunOutcome::new(Outcome::Interrupted, Exit::Signal(signal), "")
     }
 
+    /// The end of the program, in words.
+    pub(crate) fn how_it_failed(&self) -> String {
+        match self.status {
+            Some(Status::Code(code)) => format!("exit code {code}"),
+            Some(Status::Signal(signal)) => signals::name_of(signal),
+            None => "it is not known how".into(),
+        }
+    }
+
+    /// Adds the error of the store that was asked to record the good end of the program.
+    pub(crate) fn recorded(self, e: &Error) -> RunOutcome {
+        let (outcome, code, what) = match (e.loss(), e.kind()) {
+            (Some(_), _) => return self.lost_at_its_end(e),
+            (None, ErrorKind::Ambiguous) => (
+                Outcome::Unknown,
+                exit::UNKNOWN,
+                "it is not known whether that is recorded as done",
+            ),
+            (None, _) => (
+                Outcome::NotRecorded,
+                exit::UNAVAILABLE,
+                "that could not be recorded, so the work counts as not done",
+            ),
+        };
+        let why = exit::chain(e);
+        RunOutcome {
+            outcome,
+            exit: Exit::Code(code),
+            detail: format!("the program has ended with 0, but {what}: {why}"),
+            ..self
+        }
+    }
+
+    fn lost_at_its_end(self, e: &Error) -> RunOutcome {
+        RunOutcome {
+            outcome: Outcome::Lost,
+            exit: Exit::Code(exit::LOST),
+            detail: format!("the program had ended, but {e}: it was not protected to its end"),
+            ..self
+        }
+    }
+
     /// Adds the result of the release. If the lock had been lost, a run that seemed to be good is
     /// not, and the cause of the loss is added.
     pub(crate) fn released(self, release: leasehold::Result<()>) -> RunOutcome {
@@ -118,16 +193,7 @@ impl RunOutcome {
             None => Some(exit::chain(&e)),
         };
         match (self.outcome, e.loss(), cause) {
-            (Outcome::Ended, Some(_), _) => {
-                let detail =
-                    format!("the program had ended, but {e}: it was not protected to its end");
-                RunOutcome {
-                    outcome: Outcome::Lost,
-                    exit: Exit::Code(exit::LOST),
-                    detail,
-                    ..self
-                }
-            }
+            (Outcome::Ended, Some(_), _) => self.lost_at_its_end(&e),
             (Outcome::Ended, None, _) => {
                 say(format_args!(
                     "releasing: {}; the lock may stay taken until its lease ends",
@@ -148,8 +214,12 @@ impl RunOutcome {
 
     /// The outcome of a program that ran under a lock. `loss` is the reason if the lock was lost.
     pub(crate) fn of(name: &str, outcome: supervise::Outcome, loss: Option<Loss>) -> RunOutcome {
-        let (ended, foreground) = match outcome {
-            supervise::Outcome::Ended { ended, foreground } => (ended, foreground),
+        let (ended, foreground, asked) = match outcome {
+            supervise::Outcome::Ended {
+                ended,
+                foreground,
+                asked,
+            } => (ended, foreground, asked),
             supervise::Outcome::NotStarted(what) => return RunOutcome::failed(exit::FAILED, what),
             supervise::Outcome::GuardianDied { left } => {
                 let what = format!("the guardian died; {}", how_ended(&left));
@@ -188,6 +258,7 @@ impl RunOutcome {
         RunOutcome {
             status: ended.status,
             left: ended.left,
+            asked,
             ..ran
         }
     }

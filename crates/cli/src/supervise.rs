@@ -23,6 +23,8 @@ pub(crate) enum Outcome {
         ended: Ended,
         /// The program had the terminal, so a signal from the keyboard was for it.
         foreground: bool,
+        /// A signal that asks for an end was passed on to the program.
+        asked: bool,
     },
     /// The guardian could not start the program.
     NotStarted(String),
@@ -56,6 +58,7 @@ pub(crate) async fn supervise(
         terminal: watch.terminal,
         deadline: &deadline,
         stop_reported: false,
+        asked: false,
     };
     let mut acknowledged = Acknowledged::new(start.deadline);
     let foreground = start.foreground;
@@ -79,7 +82,11 @@ pub(crate) async fn supervise(
                     let signal = signals::name_of(signal);
                     say(format_args!("{signal} was not passed on: the program runs as another user"));
                 }
-                Some(Event::Ended(ended)) => break Some(Outcome::Ended { ended, foreground: foreground && program.has_terminal() }),
+                Some(Event::Ended(ended)) => break Some(Outcome::Ended {
+                    ended,
+                    foreground: foreground && program.has_terminal(),
+                    asked: program.asked,
+                }),
                 Some(Event::Failed(what)) => break Some(Outcome::NotStarted(what)),
                 None => break None,
             },
@@ -153,6 +160,14 @@ const TICKS_IN_A_THIRD: u32 = 14;
 /// A guardian that kills many processes answers between two rounds of killing.
 const TICKS_WHILE_IT_KILLS: u32 = 2;
 
+/// Returns whether people and service managers end programs by this signal.
+fn asks_for_an_end(signal: Signal) -> bool {
+    matches!(
+        signal,
+        Signal::SIGTERM | Signal::SIGINT | Signal::SIGQUIT | Signal::SIGHUP
+    )
+}
+
 /// The program as this module sees it.
 struct Program<'a, D> {
     pid: Option<i32>,
@@ -162,6 +177,8 @@ struct Program<'a, D> {
     deadline: &'a D,
     /// The terminal already shows that only the program was stopped.
     stop_reported: bool,
+    /// It was asked to end by a signal.
+    asked: bool,
 }
 
 impl<D: Fn() -> Option<Deadline>> Program<'_, D> {
@@ -175,10 +192,13 @@ impl<D: Fn() -> Option<Deadline>> Program<'_, D> {
                 }
             }
             // This includes SIGTSTP: the program stops, and then this process does.
-            _ => guardian.order(&Order::Signal {
-                number: caught.number,
-                from_systemd: caught.is_from_systemd(),
-            }),
+            named => {
+                self.asked |= named.is_some_and(asks_for_an_end);
+                guardian.order(&Order::Signal {
+                    number: caught.number,
+                    from_systemd: caught.is_from_systemd(),
+                });
+            }
         }
     }
 

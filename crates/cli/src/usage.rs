@@ -66,12 +66,15 @@ fn hint(error: &Error, words: &[OsString]) -> Option<String> {
         (ErrorKind::MissingRequiredArgument, _) if command == "break" => {
             Some("`leasehold who NAME` shows the token of the hold".into())
         }
+        (ErrorKind::MissingRequiredArgument, _) if command == "forget" => {
+            Some("`leasehold who NAME` shows the token of the record".into())
+        }
         _ => None,
     }
 }
 
 /// Other words for the commands, from other tools and from the library.
-const SYNONYMS: [(&str, &str); 23] = [
+const SYNONYMS: [(&str, &str); 26] = [
     ("evict", "break"),
     ("unlock", "break"),
     ("force-unlock", "break"),
@@ -85,6 +88,9 @@ const SYNONYMS: [(&str, &str); 23] = [
     ("hold", "run"),
     ("exec", "run"),
     ("with", "run"),
+    ("cron", "once"),
+    ("undo", "forget"),
+    ("redo", "forget"),
     ("campaign", "elect"),
     ("lead", "elect"),
     ("leader", "elect"),
@@ -235,7 +241,9 @@ mod tests {
         }
         assert!(!said(&["leasehold", "frobnicate"]).contains("did you mean"));
         assert!(!said(&["leasehold", "run", "x", "--frob", "--", "true"]).contains("put --"));
-        assert!(said(&["leasehold", "break", "x"]).contains("leasehold who"));
+        for command in ["break", "forget"] {
+            assert!(said(&["leasehold", command, "x"]).contains("leasehold who"));
+        }
     }
 
     #[test]

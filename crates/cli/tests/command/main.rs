@@ -24,6 +24,7 @@ mod leases;
 mod limits;
 mod messages;
 mod nested;
+mod once;
 mod outage;
 mod output;
 mod postgres;

@@ -130,6 +130,48 @@ async fn a_store_that_is_away_at_the_start_is_waited_for() {
     }
 }
 
+/// `--no-wait` asks once: its end depends neither on the answer nor on the lease, a third of which would be 200 s.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_ends_soon_whatever_the_server_answers() {
+    let tried = |url: String| {
+        let began = Moment::now();
+        let run = ["run", "job", "-n", "--ttl", "10m", "--", "false"];
+        let once = ["once", "job", "--ttl", "10m", "--", "false"];
+        let stage = support::on_url(url);
+        for words in [&run[..], &once] {
+            let output = support::output(&mut stage.leasehold(words.iter().copied()));
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(69), "{said}");
+            assert_eq!(said.lines().count(), 1, "{said}");
+        }
+        Moment::now().since(began) / 2
+    };
+    for refusing in [
+        &["--maxmemory", "1kb"][..],
+        &["--replicaof", "127.0.0.1", "1"],
+        &["--min-replicas-to-write", "3"],
+    ] {
+        let options = RedisOptions {
+            extra: refusing.iter().map(|it| (*it).to_owned()).collect(),
+            ..RedisOptions::default()
+        };
+        let redis = Redis::start_with(&options).await.unwrap();
+        let took = tried(redis.url());
+        assert!(took < Duration::from_secs(4), "{refusing:?}: {took:?}");
+    }
+    // It is silent from the claim on.
+    let redis = Redis::start().await.unwrap();
+    let proxy = Proxy::to(redis.addr()).await.unwrap();
+    let _held = [proxy.hold_matching("job"), proxy.hold_matching("job")];
+    let took = tried(format!("redis://{}", proxy.addr()));
+    // Two seconds, and as much again for the end of the client.
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    // Or from the start on.
+    redis.pause().await.unwrap();
+    let took = tried(redis.url());
+    assert!(took < Duration::from_secs(8), "{took:?}");
+}
+
 /// A mistake is no outage, however long the command may wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_refuses_is_not_waited_for() {
