@@ -374,7 +374,7 @@ pub(crate) struct OrderArgs {
     fast: bool,
 }
 
-/// How the outcome is told.
+/// The ways in which the outcome is told.
 #[derive(Debug, clap::Args)]
 pub(crate) struct OutcomeArgs {
     /// Write one line of JSON with the outcome to this file: CMD may return the exit codes above itself.

@@ -64,8 +64,9 @@ impl Every {
         let better = (self.offset + self.period / 2).as_nanos() % self.period.as_nanos();
         let better = Duration::from_nanos(u64::try_from(better).unwrap_or_default());
         format!(
-            "this start is {:.1} s from the boundary between two fires of --every {}: a clock that is wrong by more \
-             names another fire, which runs as well; start it at another time, or use --offset {} on all machines",
+            "this start is {:.1} s from the boundary between two fires of --every {}: a clock \
+             that is wrong by more names another fire, which runs as well; start it at another \
+             time, or use --offset {} on all machines",
             from_boundary.as_secs_f64(),
             format_duration(self.period),
             format_duration(better),

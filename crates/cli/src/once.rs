@@ -137,8 +137,9 @@ impl Work {
         // An ordinary clock is at most one fire behind.
         if self.fire != 0 && done.fire > self.fire + 1 {
             say(format_args!(
-                "the record of {name:?} is {} fires ahead of this machine's clock, and nothing runs until the clock is there or the \
-                 record ends (in {}): if it is wrong, `leasehold forget {name:?} {token}` removes it",
+                "the record of {name:?} is {} fires ahead of this machine's clock, and nothing \
+                 runs until the clock is there or the record ends (in {}): \
+                 if it is wrong, `leasehold forget {name:?} {token}` removes it",
                 done.fire - self.fire,
                 record::left(done),
             ));

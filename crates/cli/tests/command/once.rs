@@ -105,12 +105,12 @@ async fn one_run_a_fire(stage: &Stage) {
     assert_eq!(all.as_array().unwrap().len(), 1, "{all}");
 }
 
-/// Replicas that start at once: one migrates, and the others go on when it has. If it fails, the next
-/// one migrates.
+/// Replicas that start at once: one migrates, and the others go on when it has. If it fails, the
+/// next one migrates.
 async fn who_waits_is_told(stage: &Stage) {
     let log = Log::new();
-    let script =
-        "[ -e $D/failed ] || { while [ ! -e $D/go ]; do sleep 0.01; done; : > $D/failed; exit 5; }";
+    let script = "[ -e $D/failed ] && exit; while [ ! -e $D/go ]; do sleep 0.01; done; \
+                  : > $D/failed; exit 5";
     let mut first = Running::start(&mut once(stage, &["schema"], &log.program(script)));
     stage.until_queue("schema", 1, 0);
     let start = |_| {
@@ -169,7 +169,7 @@ async fn exit_codes(stage: &Stage) {
     assert_eq!(log.runs().len(), 7);
 }
 
-/// What says that the work is done, and how it is done again.
+/// A record is told by `once`, `who` and `ls`, and the work is done again when it is forgotten.
 async fn the_record_is_shown_and_forgotten(stage: &Stage) {
     let log = Log::new();
     let file = log.path("result").display().to_string();
@@ -346,7 +346,7 @@ async fn a_lost_hold_is_not_done(stage: &Stage) {
     assert_eq!(stage.evict("job", token), Some(0));
     assert_eq!(first.end().code(), Some(76));
     assert_eq!(stage.who("job")["done"], Value::Null);
-    // So does the loss of a hold whose program ends well before it is noticed.
+    // A program that ends well when its hold has ended already is not done either.
     let script = format!(
         "{} break job $LEASEHOLD_FENCING_TOKEN",
         env!("CARGO_BIN_EXE_leasehold")
@@ -438,13 +438,12 @@ async fn a_program_that_fails_is_tried_again_under_the_same_hold() {
     let ran = code(&mut once(&stage, &words, &log.program("exit 4")));
     assert_eq!((ran, log.runs().len()), (Some(4), 6));
     // No run begins beside what the last one left behind.
-    let script = format!(
-        "setsid sleep 1000 & echo $! > $D/left; while [ $(ps -o sid= -p $!) = $(ps -o sid= -p $$) ]; do sleep 0.01; done; exit 4"
-    );
+    let script = "setsid sleep 1000 & echo $! > $D/left; \
+                  while [ $(ps -o sid= -p $!) = $(ps -o sid= -p $$) ]; do sleep 0.01; done; exit 4";
     let ran = code(&mut once(
         &stage,
         &["d", "--retries", "9"],
-        &log.program(&script),
+        &log.program(script),
     ));
     let left = fs::read_to_string(log.path("left")).unwrap();
     support::send(left.trim().parse().unwrap(), Signal::KILL);
