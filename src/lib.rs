@@ -54,11 +54,12 @@ pub mod guarantees;
 pub use bridge::bridge;
 pub use connect::{Connect, connect};
 pub use leasehold_core::{
-    Acquire, Connections, Contention, DEFAULT_TTL, DistributedLock, Election, Error, ErrorKind,
-    Fairness, FenceGate, Fenced, Fencing, FencingToken, Guarantees, Guard, Held, Leader,
-    Leadership, Lease, Lock, LockQueue, Loss, Lost, MAX_LABEL_BYTES, MAX_NAME_BYTES, MAX_TTL,
-    MAX_VALUE_BYTES, MultiGuard, MultiLock, Name, Observer, Options, Owner, Participant, Result,
-    RunOutcome, RwLock, Semaphore, Stale, Store, StoreId, TestHold,
+    Acquire, Attempt, Begun, Completion, Connections, Contention, DEFAULT_TTL, DistributedLock,
+    Election, Error, ErrorKind, Fairness, FenceGate, Fenced, Fencing, FencingToken, Guarantees,
+    Guard, Held, Keep, Leader, Leadership, Lease, Lock, LockQueue, Loss, Lost, MAX_KEEP,
+    MAX_LABEL_BYTES, MAX_NAME_BYTES, MAX_RESULT_BYTES, MAX_TTL, MAX_VALUE_BYTES, MultiGuard,
+    MultiLock, Name, Observer, Once, OnceGuard, OnceOutcome, Options, Owner, Participant, Result,
+    RunOutcome, RwLock, Semaphore, Stale, Store, StoreId, TestHold, TryOnceOutcome,
 };
 
 /// For code without async: a store behind a thread of its own.

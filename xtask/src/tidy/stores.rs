@@ -6,9 +6,27 @@ use std::path::{Path, PathBuf};
 const STORES: [&str; 6] = ["memory", "sqlite", "redis", "etcd", "zookeeper", "postgres"];
 /// The files of a store, and folders of the same names, so that a reader of one store knows where
 /// to look in all others. Code that knows nothing of locks is in `client`.
-const PLAN: [&str; 19] = [
-    "lib", "config", "names", "entry", "claim", "renew", "release", "inspect", "observe", "evict",
-    "fence", "error", "tests", "scripts", "client", "link", "redlock", "pool", "plain",
+const PLAN: [&str; 20] = [
+    "lib",
+    "config",
+    "names",
+    "entry",
+    "claim",
+    "renew",
+    "release",
+    "inspect",
+    "observe",
+    "evict",
+    "fence",
+    "completion",
+    "error",
+    "tests",
+    "scripts",
+    "client",
+    "link",
+    "redlock",
+    "pool",
+    "plain",
 ];
 
 /// Lists the stores that have other files.

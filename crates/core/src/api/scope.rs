@@ -6,7 +6,8 @@ use std::sync::Arc;
 use smol_str::SmolStr;
 
 use crate::api::options::Options;
-use crate::backend::completion::{Completion, Completions};
+use crate::backend::completion::Completion;
+use crate::backend::completions::Completions;
 use crate::backend::error::{Error, ErrorKind, Result};
 use crate::backend::name::Name;
 use crate::backend::queue::LockQueue;

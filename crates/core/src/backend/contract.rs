@@ -8,7 +8,7 @@ use auto_impl::auto_impl;
 
 use crate::backend::claim::{Claim, LeaseRef, Place};
 use crate::backend::clock::Clock;
-use crate::backend::completion::Completions;
+use crate::backend::completions::Completions;
 use crate::backend::error::{Error, ErrorKind, Result};
 use crate::backend::grant::{Claimed, ClaimedAll, Renewal};
 use crate::backend::guarantees::Guarantees;
