@@ -4,12 +4,11 @@ use async_trait::async_trait;
 
 use crate::backend::claim::Claim;
 use crate::backend::completion::{Complete, Completed, Completion};
-use crate::backend::contract::Backend;
 use crate::backend::error::{Error, ErrorKind, Result};
 use crate::backend::name::Name;
 use crate::backend::token::FencingToken;
 
-/// A store that records completions. It returns itself from [`Backend::completions`].
+/// A store that records completions. It returns itself from [`Backend::completions`](crate::backend::Backend::completions).
 ///
 /// A claim with [`once`](Claim::once) asks for a lock under which work is done once. It is always
 /// [`Exclusive`](crate::backend::Mode::Exclusive), and [`Fair`](crate::backend::WaitPolicy::Fair)
@@ -21,7 +20,7 @@ use crate::backend::token::FencingToken;
 /// **S19**, in parts. A completion *counts* for a claim whose fire is not greater than its own
 /// ([`Completion::counts_for`]), until its keep has passed or it is forgotten.
 ///
-/// - **Claims.** A [`claim`](Backend::claim) with `once` for which a completion counts answers
+/// - **Claims.** A [`claim`](crate::backend::Backend::claim) with `once` for which a completion counts answers
 ///   [`Claimed::Done`](crate::backend::Claimed::Done), and leaves no place in the queue. The
 ///   completion is read in the step that grants. A store in which the client decides who holds
 ///   reads it *after* its place is known to be the first. A claim that holds already, because a
@@ -51,7 +50,7 @@ use crate::backend::token::FencingToken;
 /// - A completion that the store cannot read, or that a newer version has written, is
 ///   [`Internal`](ErrorKind::Internal) for a claim with `once`, and never ignored.
 #[async_trait]
-pub trait Completions: Backend {
+pub trait Completions: Send + Sync {
     /// Records that the work of this claim is done, and ends its hold.
     ///
     /// Core repeats it until it is answered, renews the hold meanwhile, and sends no release before
@@ -59,7 +58,7 @@ pub trait Completions: Backend {
     ///
     /// # Errors
     ///
-    /// S9 of [`Backend`]: [`Unavailable`](ErrorKind::Unavailable) if surely nothing was recorded,
+    /// S9 of [`Backend`](crate::backend::Backend): [`Unavailable`](ErrorKind::Unavailable) if surely nothing was recorded,
     /// [`Ambiguous`](ErrorKind::Ambiguous) if it may have been.
     async fn complete(&self, claim: &Claim, request: &Complete) -> Result<Completed>;
 
