@@ -184,7 +184,6 @@ table! {
     runtimes::another_goes_on_beside_one_not_driven: "P5", [], clean;
     runtimes::another_goes_on_beside_a_blocked_one: "P5", [], clean;
 
-    once::says_whether_it_can: "P8 S19", [], clean;
     once::runs_one_body: "P1 S19", [Once], faulty;
     once::is_told_to_each_kind_of_claim: "P2 P4 S19", [Once], clean;
     once::wakes_all_at_once: "P5 S19", [Once, PushedWake], clean;
@@ -213,6 +212,7 @@ table! {
     input::bad_names_and_words: "P8", [], clean;
     input::junk_in_the_store: "P8 S9", [Junk], clean;
     input::a_closed_store: "P8", [], clean;
+    input::says_whether_it_does_work_once: "P8 S19", [], clean;
 
     shared::readers_and_writers: "P1 P2 S10", [Shared], faulty;
     shared::readers_share_and_a_writer_excludes: "P1 P8 S10", [Shared], faulty;

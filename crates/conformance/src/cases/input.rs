@@ -93,3 +93,21 @@ pub(crate) async fn a_closed_store(ctx: TestContext) {
     expect_kind(store.lock("a").try_acquire().await, ErrorKind::Closed);
     ctx.becomes_empty("a").await;
 }
+
+/// A store states whether it can do work once, and one that cannot refuses it before it sends anything.
+pub(crate) async fn says_whether_it_does_work_once(ctx: TestContext) {
+    let client = ctx.backend().await;
+    let can = ctx.harness().capabilities().lack(&[Need::Once]).is_none();
+    assert_eq!(client.guarantees().once(), can, "what it guarantees");
+    assert_eq!(client.completions().is_some(), can, "what it implements");
+    if !can {
+        let store = ctx.over(client);
+        let once = store.once("a").keep_forever();
+        expect_kind(
+            once.run(async |_| Ok::<_, ()>(())).await,
+            ErrorKind::Unsupported,
+        );
+        expect_kind(once.done().await, ErrorKind::Unsupported);
+        expect_kind(store.list_done("", None, 1).await, ErrorKind::Unsupported);
+    }
+}

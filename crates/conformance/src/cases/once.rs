@@ -17,7 +17,6 @@ use crate::context::{
     waiting, within,
 };
 use crate::faulty::Faults;
-use crate::harness::Need;
 
 /// A keep that no case outlives.
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -76,24 +75,6 @@ async fn ran(once: &Once) -> bool {
     })
     .await;
     matches!(outcome, Ok(OnceOutcome::Ran(())))
-}
-
-/// A store states whether it has it, and one that has not refuses it before it sends anything.
-pub(crate) async fn says_whether_it_can(ctx: TestContext) {
-    let client = ctx.backend().await;
-    let can = ctx.harness().capabilities().lack(&[Need::Once]).is_none();
-    assert_eq!(client.guarantees().once(), can, "what it guarantees");
-    assert_eq!(client.completions().is_some(), can, "what it implements");
-    if !can {
-        let store = ctx.over(client);
-        let once = store.once("a").keep(DAY);
-        expect_kind(
-            once.run(async |_| Ok::<_, ()>(())).await,
-            ErrorKind::Unsupported,
-        );
-        expect_kind(once.done().await, ErrorKind::Unsupported);
-        expect_kind(store.list_done("", None, 1).await, ErrorKind::Unsupported);
-    }
 }
 
 /// P1: of many callers in several clients, one body runs, and no body begins after somebody was told

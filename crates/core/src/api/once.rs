@@ -81,6 +81,7 @@ pub struct Once {
     fire: u64,
     keep: Option<Keep>,
     wait: Wait,
+    in_transaction: bool,
 }
 
 impl Once {
@@ -94,6 +95,7 @@ impl Once {
             fire: 0,
             keep: None,
             wait: Wait::Forever,
+            in_transaction: false,
         }
     }
 
@@ -152,6 +154,23 @@ impl Once {
         self
     }
 
+    /// Leaves it to a transaction of the body to record that the work is done, so that the record
+    /// and the work are committed together, or neither is.
+    ///
+    /// The body executes a statement of the store in its transaction, and commits that. When the
+    /// body has ended, however it ended, the store is asked whether it is recorded, and nothing
+    /// else counts: a body that returns `Ok` without a record is an error
+    /// ([`Invalid`](crate::ErrorKind::Invalid)), and one whose commit was executed has done the
+    /// work, also if it returned `Err` ([`AlreadyDone`](crate::OnceOutcome::AlreadyDone)). The keep
+    /// and the result are those of the statement.
+    ///
+    /// A store without [`Guarantees::once_in_transaction`](crate::Guarantees::once_in_transaction)
+    /// refuses it as [`Unsupported`](crate::ErrorKind::Unsupported).
+    pub fn in_transaction(mut self) -> Once {
+        self.in_transaction = true;
+        self
+    }
+
     /// The name, without the namespace of the store.
     pub fn name(&self) -> &Name {
         self.lock.name()
@@ -193,7 +212,7 @@ impl Once {
                 Begun::AlreadyDone(done) => Ok(Ok(OnceOutcome::AlreadyDone(done))),
                 Begun::Attempt(guard) => {
                     let ran = guard.work(body).await?;
-                    Ok(ran.map(OnceOutcome::Ran))
+                    Ok(ran.map(Worked::outcome))
                 }
             }
         }
@@ -223,7 +242,7 @@ impl Once {
                 Ok(Begun::AlreadyDone(done)) => Ok(Ok(TryOnceOutcome::AlreadyDone(done))),
                 Ok(Begun::Attempt(guard)) => {
                     let ran = guard.work(body).await?;
-                    Ok(ran.map(TryOnceOutcome::Ran))
+                    Ok(ran.map(|worked| worked.outcome().into()))
                 }
                 Err(e) => Ok(Ok(TryOnceOutcome::Running(e.into_contention()?))),
             }
@@ -316,7 +335,11 @@ impl Once {
 
     async fn begin_within(self, wait: Wait) -> Result<Begun> {
         let Once {
-            lock, fire, keep, ..
+            lock,
+            fire,
+            keep,
+            in_transaction,
+            ..
         } = self;
         let scope = &lock.scope;
         let client = &scope.client;
@@ -325,8 +348,16 @@ impl Once {
         if !client.guarantees.once() || client.backend.completions().is_none() {
             return Err(unsupported());
         }
+        if in_transaction && !client.guarantees.once_in_transaction() {
+            let why = "no transaction of this store can record that work is done";
+            return Err(Error::new(ErrorKind::Unsupported, why));
+        }
         let options = lock.options.resolve(&client.guarantees)?;
-        let keep = checked_keep(keep, options.ttl)?;
+        let keep = match keep {
+            // The statement of the transaction says it.
+            None if in_transaction => Keep::Forever,
+            keep => checked_keep(keep, options.ttl)?,
+        };
         let started = client.clock.now();
         let leader = match wait {
             // A try says what the store says.
@@ -384,6 +415,7 @@ impl Once {
                     leader,
                     keep,
                     result: Arc::default(),
+                    in_transaction,
                 }))
             }
         }
@@ -484,6 +516,7 @@ pub struct OnceGuard {
     leader: Option<Leader>,
     keep: Keep,
     result: Arc<Mutex<Option<String>>>,
+    in_transaction: bool,
 }
 
 view_methods!(OnceGuard, .share.hold);
@@ -497,7 +530,8 @@ impl OnceGuard {
         }
     }
 
-    /// Records that the work is done, ends the hold, and returns the record.
+    /// Records that the work is done, ends the hold, and returns the record. With
+    /// [`in_transaction`](Once::in_transaction) it asks whether it is recorded, and ends the hold.
     ///
     /// A request that stays unanswered is repeated until the end of the lease and for one TTL more.
     ///
@@ -516,9 +550,14 @@ impl OnceGuard {
             leader,
             keep,
             result,
+            in_transaction,
         } = self;
-        let result = locked(&result).take();
-        let completion = share.complete(keep, limited(result)).await?;
+        let completion = if in_transaction {
+            share.recorded().await?
+        } else {
+            let result = locked(&result).take();
+            share.complete(keep, limited(result)).await?
+        };
         if let Some(leader) = leader {
             leader.tells(&completion);
         }
@@ -538,7 +577,7 @@ impl OnceGuard {
     }
 
     /// Runs a body that is dropped when the hold is lost, and completes the work if it returns `Ok`.
-    async fn work<T, E, F>(self, body: impl FnOnce(Attempt) -> F) -> Result<Result<T, E>>
+    async fn work<T, E, F>(self, body: impl FnOnce(Attempt) -> F) -> Result<Result<Worked<T>, E>>
     where
         F: Future<Output = Result<T, E>>,
     {
@@ -551,20 +590,54 @@ impl OnceGuard {
                 ended = &mut body => Ok(ended),
             }
         };
+        let hold = self.share.hold.clone();
         match ended {
-            Err(loss) => {
-                let lost = self.share.hold.lost(loss);
-                Err(lost)
-            }
             Ok(Ok(value)) => {
                 self.complete().await?;
-                Ok(Ok(value))
+                Ok(Ok(Worked::Ran(value)))
             }
+            // What the body has committed counts, and not how it has ended.
+            Ok(Err(e)) if self.in_transaction => match self.complete().await {
+                Ok(completion) => Ok(Ok(Worked::Recorded(completion))),
+                Err(asked) if asked.kind() == ErrorKind::Ambiguous => Err(asked),
+                Err(_) => Ok(Err(e)),
+            },
+            Err(loss) if self.in_transaction => match self.complete().await {
+                Ok(completion) => Ok(Ok(Worked::Recorded(completion))),
+                Err(asked) if asked.kind() == ErrorKind::Ambiguous => Err(asked),
+                Err(_) => Err(hold.lost(loss)),
+            },
             Ok(Err(e)) => {
                 // A release that fails is repeated in the background.
                 drop(self.release().await);
                 Ok(Err(e))
             }
+            Err(loss) => Err(hold.lost(loss)),
+        }
+    }
+}
+
+/// Work that is done.
+enum Worked<T> {
+    Ran(T),
+    /// The body did not return a value, and its transaction has recorded that the work is done.
+    Recorded(Completion),
+}
+
+impl<T> Worked<T> {
+    fn outcome(self) -> OnceOutcome<T> {
+        match self {
+            Worked::Ran(value) => OnceOutcome::Ran(value),
+            Worked::Recorded(completion) => OnceOutcome::AlreadyDone(completion),
+        }
+    }
+}
+
+impl<T> From<OnceOutcome<T>> for TryOnceOutcome<T> {
+    fn from(outcome: OnceOutcome<T>) -> TryOnceOutcome<T> {
+        match outcome {
+            OnceOutcome::Ran(value) => TryOnceOutcome::Ran(value),
+            OnceOutcome::AlreadyDone(completion) => TryOnceOutcome::AlreadyDone(completion),
         }
     }
 }

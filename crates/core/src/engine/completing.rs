@@ -14,9 +14,11 @@ use std::time::Duration;
 use crate::backend::claim::Claim;
 use crate::backend::clock::{Clock, Moment};
 use crate::backend::completion::{Complete, Completed, Completion};
+use crate::backend::completions::Completions;
 use crate::backend::contract::Backend;
 use crate::backend::error::{Error, ErrorKind, Result};
 use crate::backend::loss::Loss;
+use crate::backend::token::FencingToken;
 use crate::engine::backoff::Backoff;
 use crate::engine::claim_state::ClaimState;
 use crate::engine::events;
@@ -24,18 +26,27 @@ use crate::engine::events;
 /// The time that is waited for the answer to one request before it is sent again.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
+/// The question by which work is completed.
+#[derive(Clone)]
+pub(crate) enum Ending {
+    /// Record that the work is done.
+    Complete(Arc<Complete>),
+    /// Has a transaction of the program recorded it, under the hold with this token?
+    Recorded(FencingToken),
+}
+
 /// A completion on its way.
 #[derive(Clone)]
 pub(crate) struct Completing {
-    request: Arc<Complete>,
+    ending: Ending,
     /// The moment until which the store is asked.
     until: Moment,
 }
 
 impl Completing {
-    pub(crate) fn new(request: Complete, state: &ClaimState, now: Moment) -> Completing {
+    pub(crate) fn new(ending: Ending, state: &ClaimState, now: Moment) -> Completing {
         Completing {
-            request: Arc::new(request),
+            ending,
             until: state.lease_until().unwrap_or(now).max(now) + state.ttl(),
         }
     }
@@ -58,18 +69,20 @@ impl Completing {
             let now = clock.now();
             let answer = tokio::select! {
                 biased;
-                answer = completions.complete(claim, &self.request) => answer,
+                answer = self.ending.ask(completions, claim) => answer,
                 () = clock.sleep_until(self.until.min(now + ANSWER_WITHIN)) => {
                     Err(Error::new(ErrorKind::Ambiguous, "the store did not answer in time"))
                 }
             };
             let e = match answer {
                 Ok(Completed::Done(completion)) => return Ok(completion),
+                Ok(Completed::NotHeld) if !self.ending.writes() => return Err(not_recorded()),
                 Ok(Completed::NotHeld) if doubt => return Err(in_doubt(failed)),
                 Ok(Completed::NotHeld) => return Err(Error::lost(Loss::Gone)),
                 Err(e) => e,
             };
-            doubt |= e.kind().may_have_been_executed();
+            // An answer that is missing says nothing about a transaction.
+            doubt |= e.kind().may_have_been_executed() || !self.ending.writes();
             let is_over = clock.now() >= self.until;
             if e.kind().is_final() || is_over {
                 return Err(if doubt { in_doubt(Some(e)) } else { e });
@@ -82,6 +95,27 @@ impl Completing {
             clock.sleep_until(pause.min(self.until)).await;
         }
     }
+}
+
+impl Ending {
+    fn writes(&self) -> bool {
+        matches!(self, Ending::Complete(_))
+    }
+
+    async fn ask(&self, completions: &dyn Completions, claim: &Claim) -> Result<Completed> {
+        match self {
+            Ending::Complete(request) => completions.complete(claim, request).await,
+            Ending::Recorded(token) => {
+                let recorded = completions.recorded(claim, *token).await?;
+                Ok(recorded.map_or(Completed::NotHeld, Completed::Done))
+            }
+        }
+    }
+}
+
+fn not_recorded() -> Error {
+    let why = "the work has ended, and no transaction has recorded that it is done: execute the store's statement in it, and commit it";
+    Error::new(ErrorKind::Invalid, why)
 }
 
 /// The error of a store that records no completions.

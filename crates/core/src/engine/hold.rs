@@ -16,7 +16,7 @@ use crate::backend::name::Name;
 use crate::backend::token::FencingToken;
 use crate::engine::claim_state::ClaimState;
 use crate::engine::client::Client;
-use crate::engine::completing::Completing;
+use crate::engine::completing::{Completing, Ending};
 use crate::engine::keeper::Work;
 use crate::engine::local_queue::Turn;
 use crate::engine::release::Release;
@@ -233,10 +233,30 @@ impl Share {
     /// answer. The completion goes on in the background if the future is dropped. If the hold was
     /// lost before, nothing is completed.
     pub(crate) async fn complete(
-        mut self,
+        self,
         keep: Keep,
         (result, is_cut): (Option<Arc<str>>, bool),
     ) -> Result<Completion> {
+        let Hold {
+            state, name, token, ..
+        } = &self.hold;
+        let place = state.place().ok_or_else(|| {
+            Error::new(ErrorKind::Internal, "a hold without a place").with_name(name)
+        })?;
+        let mut request = Complete::new(*token, place, keep);
+        request.result = result;
+        request.is_cut = is_cut;
+        self.end_work(Ending::Complete(Arc::new(request))).await
+    }
+
+    /// Asks whether a transaction of the program has recorded that the work of the hold is done.
+    /// Also after a loss: the transaction may have been committed before.
+    pub(crate) async fn recorded(self) -> Result<Completion> {
+        let token = self.hold.token;
+        self.end_work(Ending::Recorded(token)).await
+    }
+
+    async fn end_work(mut self, ending: Ending) -> Result<Completion> {
         self.left = true;
         let Hold {
             client,
@@ -244,21 +264,18 @@ impl Share {
             name,
             token,
         } = &self.hold;
-        if let Some(loss) = state.begin_completion(*token) {
+        let lost = state.begin_completion(*token);
+        if let (Some(loss), Ending::Complete(_)) = (lost, &ending) {
             self.give_back();
             return Err(self.hold.lost(loss));
         }
-        let place = state.place().ok_or_else(|| {
-            Error::new(ErrorKind::Internal, "a hold without a place").with_name(name)
-        })?;
-        let mut request = Complete::new(*token, place, keep);
-        request.result = result;
-        request.is_cut = is_cut;
-        let completing = Completing::new(request, state, client.clock.now());
-        client
-            .complete(state, completing)
-            .await
-            .map_err(|e| e.with_name(name))
+        let completing = Completing::new(ending, state, client.clock.now());
+        let answer = client.complete(state, completing).await;
+        match (answer, lost) {
+            // Nothing is recorded, because the hold was lost.
+            (Err(e), Some(loss)) if e.kind() == ErrorKind::Invalid => Err(self.hold.lost(loss)),
+            (answer, _) => answer.map_err(|e| e.with_name(name)),
+        }
     }
 
     /// Gives the lock to the next task of this process, or back to the store in the background, at

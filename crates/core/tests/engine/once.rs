@@ -449,3 +449,115 @@ async fn a_store_that_cannot_is_not_asked() {
     })
     .await;
 }
+
+/// A script in which a transaction has recorded the work, or none has.
+fn in_transaction(script: Script, recorded: bool) -> Script {
+    records(script).records(move |(claim, token), _| {
+        let answer = recorded.then(|| completion(&claim, token));
+        async move { Ok(answer) }
+    })
+}
+
+/// With a transaction of the program only its record counts, however the body has ended. Nothing else completes the work.
+#[tokio::test]
+async fn the_record_of_a_transaction_alone_counts() {
+    in_time(async {
+        for recorded in [true, false] {
+            for fails in [true, false] {
+                let (script, _time, log) = Script::new();
+                let store = in_transaction(script, recorded).store();
+                let once = store.once("a").in_transaction();
+                let ended = if fails { Err("no") } else { Ok(7) };
+                let outcome = once.run(async |_| ended).await;
+                match (recorded, fails) {
+                    (true, false) => assert_eq!(outcome.unwrap(), Ok(OnceOutcome::Ran(7))),
+                    (true, true) => assert!(matches!(
+                        outcome.unwrap(),
+                        Ok(OnceOutcome::AlreadyDone(done)) if done.token == TOKEN
+                    )),
+                    (false, true) => assert_eq!(outcome.unwrap(), Err("no")),
+                    (false, false) => {
+                        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Invalid);
+                    }
+                }
+                assert_eq!(log.completions(), 0);
+                let calls = log.calls();
+                assert!(matches!(calls[2], Call::Recorded(_, TOKEN)), "{calls:?}");
+            }
+        }
+    })
+    .await;
+}
+
+/// A hold that was lost may have been committed before.
+#[tokio::test]
+async fn a_transaction_may_have_recorded_work_whose_hold_was_lost() {
+    in_time(async {
+        for recorded in [true, false] {
+            let (script, _time, log) = Script::new();
+            let notifier = script.notifier();
+            let store = in_transaction(script, recorded).store();
+            let once = store.once("a").in_transaction();
+            let running = tokio::spawn(async move {
+                once.run(async |_| std::future::pending::<Result<(), ()>>().await)
+                    .await
+            });
+            log.until_claimed(1).await;
+            settle().await;
+            notifier.lost(log.first_id(), Loss::Evicted);
+            let outcome = running.await.unwrap();
+            if recorded {
+                let outcome = outcome.unwrap();
+                assert!(
+                    matches!(outcome, Ok(OnceOutcome::AlreadyDone(_))),
+                    "{outcome:?}"
+                );
+            } else {
+                assert_eq!(outcome.unwrap_err().loss(), Some(Loss::Evicted));
+            }
+            assert_eq!(log.completions(), 0);
+        }
+    })
+    .await;
+}
+
+/// A transaction that does not end leaves it open what has happened.
+#[tokio::test]
+async fn a_transaction_that_stays_open_is_waited_for() {
+    in_time(async {
+        for ends in [true, false] {
+            let (script, time, log) = Script::new();
+            let store = records(script)
+                .records(move |(claim, token), n| async move {
+                    match n {
+                        5.. if ends => Ok(Some(completion(&claim, token))),
+                        _ => error(ErrorKind::Ambiguous),
+                    }
+                })
+                .store();
+            let once = store.once("a").in_transaction();
+            let outcome = driven(&time, once.run(async |_| Ok::<_, ()>(()))).await;
+            if ends {
+                assert_eq!(outcome.unwrap(), Ok(OnceOutcome::Ran(())));
+                assert_eq!(log.releases(), 0);
+            } else {
+                assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Ambiguous);
+            }
+        }
+    })
+    .await;
+}
+
+/// A store whose transactions cannot record it is asked for nothing.
+#[tokio::test]
+async fn a_store_without_such_transactions_is_not_asked() {
+    in_time(async {
+        let (script, _time, log) = Script::new();
+        let store = records(script).store();
+        let once = store.once("a").in_transaction();
+        let refused = once.run(async |_| Ok::<_, ()>(())).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unsupported);
+        assert_eq!(log.calls().len(), 0);
+    })
+    .await;
+}

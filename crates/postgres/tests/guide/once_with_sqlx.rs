@@ -11,7 +11,7 @@ pub async fn invoice(
     pool: &sqlx::PgPool,
     order: i64,
 ) -> Result<bool, Error> {
-    let once = store.once(("invoice", order)).keep_forever();
+    let once = store.once(("invoice", order)).in_transaction();
     let work = once.run(async |attempt| {
         let done = locks.done(&*attempt, Keep::Forever)?;
         let (name, token, keep, result) = done.params();

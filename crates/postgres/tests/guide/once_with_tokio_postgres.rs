@@ -13,7 +13,7 @@ pub async fn invoice(
     db: &mut tokio_postgres::Client,
     order: i64,
 ) -> Result<bool, Error> {
-    let once = store.once(("invoice", order)).keep_forever();
+    let once = store.once(("invoice", order)).in_transaction();
     let work = once.run(async |attempt| {
         let done = locks.done(&*attempt, Keep::Forever)?.result("3 lines");
         let (name, token, keep, result) = done.params();

@@ -21,6 +21,8 @@ pub(crate) enum Call {
     Lapse(ClaimId, Duration),
     /// The work under this token is done.
     Complete(ClaimId, FencingToken),
+    /// Has a transaction recorded it?
+    Recorded(ClaimId, FencingToken),
     Evict(FencingToken),
     Inspect(Name),
     Close,

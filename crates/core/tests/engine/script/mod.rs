@@ -63,6 +63,8 @@ pub(crate) struct Script {
     close: Hook<(), ()>,
     /// A script without it records no completions.
     complete: Option<Hook<(Claim, Complete), Completed>>,
+    /// A script without it knows of no transactions.
+    recorded: Option<Hook<(Claim, FencingToken), Option<Completion>>>,
 }
 
 impl Script {
@@ -89,6 +91,7 @@ impl Script {
             inspect: Box::new(|_, _| ready(Ok(LockQueue::default())).boxed()),
             close: Box::new(|(), _| ready(Ok(())).boxed()),
             complete: None,
+            recorded: None,
         }
     }
 
@@ -222,6 +225,20 @@ impl Script {
     {
         Script {
             complete: Some(Box::new(move |asked, n| hook(asked, n).boxed())),
+            ..self
+        }
+    }
+
+    /// Transactions record that work is done.
+    pub(crate) fn records<F>(
+        self,
+        hook: impl Fn((Claim, FencingToken), usize) -> F + Send + Sync + 'static,
+    ) -> Script
+    where
+        F: Future<Output = Result<Option<Completion>>> + Send + 'static,
+    {
+        Script {
+            recorded: Some(Box::new(move |asked, n| hook(asked, n).boxed())),
             ..self
         }
     }
@@ -372,6 +389,7 @@ impl Backend for Watched {
             .with_warnings(warnings)
             .with_min_hold_outlives_process(self.0.lapse.is_some())
             .with_once(self.0.complete.is_some())
+            .with_once_in_transaction(self.0.recorded.is_some())
     }
 
     fn completions(&self) -> Option<&dyn Completions> {
@@ -409,6 +427,15 @@ impl Completions for Watched {
             panic!("asked for what it does not give")
         };
         hook((claim.clone(), request.clone()), n).await
+    }
+
+    async fn recorded(&self, claim: &Claim, token: FencingToken) -> Result<Option<Completion>> {
+        let n = self.0.log.count(|call| matches!(call, Call::Recorded(..)));
+        self.0.write(Call::Recorded(claim.id, token));
+        let Some(hook) = &self.0.recorded else {
+            panic!("asked for what it does not give")
+        };
+        hook((claim.clone(), token), n).await
     }
 
     async fn completion(&self, _: &Name) -> Result<Option<Completion>> {
