@@ -5,6 +5,7 @@ use std::time::Duration;
 use leasehold_core::{ErrorKind, MAX_TTL, Options};
 
 use crate::context::{TestContext, expect_kind, within};
+use crate::harness::Need;
 
 /// Bad names and words are refused at once, with a helpful text.
 pub(crate) async fn bad_names_and_words(ctx: TestContext) {
