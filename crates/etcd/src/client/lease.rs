@@ -1,6 +1,6 @@
 //! Leases that are not renewed: for keys that end by themselves, whatever becomes of their client.
 
-use etcd_client::{Client, Error as ClientError, LeaseGrantOptions};
+use etcd_client::{Client, LeaseGrantOptions};
 use leasehold_core::ErrorKind::Lost;
 
 use crate::client::cluster::Cluster;

@@ -413,7 +413,7 @@ async fn a_thousand_waiters_are_told_at_once_and_the_others_are_served() {
         assert_eq!(granted_ones, [others[0].id]);
         assert_eq!(in_line(&server, "x").await as usize, others.len() - 1);
         let mut asking = JoinSet::new();
-        for waiter in waiters.iter().filter(|it| counts(it)).cloned() {
+        for waiter in waiters.iter().filter(|it| counts(it)) {
             let store = store.clone();
             asking.spawn(async move { done(&store, &waiter).await.token });
         }

@@ -422,7 +422,7 @@ async fn names_do_not_meet_and_are_listed_in_order() {
     limited(async {
         let server = server().await;
         let a = client(&server).await;
-        let mut names = vec!["a/b", "a%2Fb", "a", "é", ".", ".leasehold", "a/c", "lock-1"];
+        let mut names = ["a/b", "a%2Fb", "a", "é", ".", ".leasehold", "a/c", "lock-1"];
         for (nth, name) in names.iter().enumerate() {
             for other in &names[nth..] {
                 let claim = fair(other, LONG).once(1);
@@ -554,7 +554,7 @@ async fn an_answer_that_was_lost_is_found_again() {
             };
             match again {
                 Completed::Done(completion) => {
-                    assert_eq!((completion.token, forgotten), (grant.token, false))
+                    assert_eq!((completion.token, forgotten), (grant.token, false));
                 }
                 Completed::NotHeld => assert!(forgotten),
             }
