@@ -43,9 +43,7 @@ impl Every {
     /// The fire of this time: the one that is nearest. A clock that was never set may be before all
     /// fires.
     pub(crate) fn fire(&self, now: SystemTime) -> Fire {
-        let now = now
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .map_or(0, |since| nanos(since));
+        let now = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, nanos);
         let period = nanos(self.period);
         let shifted = now - nanos(self.offset) + period / 2;
         let number = u64::try_from(shifted.div_euclid(period)).unwrap_or(0);

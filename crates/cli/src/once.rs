@@ -62,9 +62,9 @@ pub(crate) fn main(args: &Once) -> Exit {
             patience,
             not_acquired: args.outcome.not_acquired,
         };
-        scene
-            .with_store(async |opened| attempt(args, &work, scene, opened).await)
-            .await
+        let held =
+            scene.with_store(async |opened| Box::pin(attempt(args, &work, scene, opened)).await);
+        Box::pin(held).await
     };
     run::reported(&work.name, &args.program, &args.store, report, attempt)
 }
@@ -204,8 +204,7 @@ async fn attempt(
         Limit::Forever => once.begin().await,
     };
     let acquiring = scene.patience.acquire(url, args.lease.ttl, ask);
-    let begun = scene
-        .unless_over(waiting::in_queue(acquiring, &wait))
+    let begun = Box::pin(scene.unless_over(waiting::in_queue(acquiring, &wait)))
         .await
         .map_err(|refused| refused.quiet_if(args.outcome.quiet))?;
     let guard = match begun {

@@ -253,7 +253,9 @@ async fn records_and_holds_are_one_list(stage: &Stage) {
     }
     let hold = |name| Running::start(&mut stage.run(name, ["--", "sleep", "1000"]));
     let _holders = ["b", "c"].map(hold);
-    ["b", "c"].map(|name| stage.until_queue(name, 1, 0));
+    for name in ["b", "c"] {
+        stage.until_queue(name, 1, 0);
+    }
     let list = |words: &[&str]| {
         let words = ["ls", "--json"].into_iter().chain(words.iter().copied());
         let output = output(&mut stage.leasehold(words));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold_core::backend::{
-    Backend, Claim, Claimed, Complete, Completed, Completions, LeaseRef, WaitPolicy,
+    Backend, Claim, Claimed, Complete, Completed, Completions, LeaseRef, Moment, WaitPolicy,
 };
 use leasehold_core::{
     Begun, Completion, ErrorKind, FencingToken, Keep, MAX_KEEP, MAX_RESULT_BYTES, Once,
@@ -53,7 +53,7 @@ fn done(answer: leasehold_core::Result<Completed>) -> Completion {
     }
 }
 
-fn not_held(what: &str, answer: leasehold_core::Result<Completed>) {
+fn not_held(what: &str, answer: &leasehold_core::Result<Completed>) {
     assert!(
         matches!(answer, Ok(Completed::NotHeld)),
         "{what}: {answer:?}"
@@ -302,14 +302,14 @@ pub(crate) async fn records_nothing_without_a_hold(ctx: TestContext) {
     other.token = FencingToken::new(other.token.get() + 1);
     not_held(
         "another token",
-        completions(&*one).complete(&lease.claim, &other).await,
+        &completions(&*one).complete(&lease.claim, &other).await,
     );
     nothing("recorded with another token").await;
     let mut stranger = (*lease.claim).clone();
     stranger.id = leasehold_core::backend::ClaimId::fresh();
     not_held(
         "another claim",
-        completions(&*two)
+        &completions(&*two)
             .complete(&stranger, &request(&lease))
             .await,
     );
@@ -317,7 +317,7 @@ pub(crate) async fn records_nothing_without_a_hold(ctx: TestContext) {
     given_back(&*one, &lease).await;
     not_held(
         "a hold that was released",
-        completions(&*one)
+        &completions(&*one)
             .complete(&lease.claim, &request(&lease))
             .await,
     );
@@ -325,7 +325,7 @@ pub(crate) async fn records_nothing_without_a_hold(ctx: TestContext) {
     let next = taken(&*two, once(&ctx, WaitPolicy::Fair)).await;
     not_held(
         "a hold that another has now",
-        completions(&*one)
+        &completions(&*one)
             .complete(&lease.claim, &request(&lease))
             .await,
     );
@@ -333,7 +333,7 @@ pub(crate) async fn records_nothing_without_a_hold(ctx: TestContext) {
     let completion = completed(&*two, &next).await;
     not_held(
         "a hold whose work another has completed",
-        completions(&*one)
+        &completions(&*one)
             .complete(&lease.claim, &request(&lease))
             .await,
     );
@@ -356,7 +356,7 @@ pub(crate) async fn compares_the_token_of_a_hold_taken_anew(ctx: TestContext) {
     assert!(anew.token > lease.token, "P2");
     not_held(
         "the token of a hold before",
-        completions(&*one)
+        &completions(&*one)
             .complete(&lease.claim, &request(&lease))
             .await,
     );
@@ -431,7 +431,7 @@ pub(crate) async fn ends_with_its_keep(ctx: TestContext) {
     let store = ctx.store().await;
     let keep = ctx.ttl().max(Duration::from_secs(2));
     let a = store.once("a").keep(keep);
-    let before = std::time::Instant::now();
+    let before = Moment::now();
     assert!(ran(&a).await);
     let first = a.done().await.unwrap().expect("it counts");
     assert!(first.left.expect("it ends") <= keep + Duration::from_secs(2));
@@ -439,14 +439,14 @@ pub(crate) async fn ends_with_its_keep(ctx: TestContext) {
     let b = store.once("b").done().await.unwrap().expect("it counts");
     assert_eq!(b.left, None, "for ever");
     // The work is done again as soon as it may be.
-    let again = within(keep + LONG, "the end of the keep", async {
+    let again = Box::pin(within(keep + LONG, "the end of the keep", async {
         loop {
             if ran(&a).await {
-                return before.elapsed();
+                return Moment::now().since(before);
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-    })
+    }))
     .await;
     assert!(
         again >= keep.mul_f64(0.99),

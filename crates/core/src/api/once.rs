@@ -654,8 +654,10 @@ fn limited(result: Option<String>) -> (Option<Arc<str>>, bool) {
         return (None, false);
     };
     let text = text.replace('\0', "\u{fffd}");
-    let end = text.floor_char_boundary(MAX_RESULT_BYTES);
-    (Some(text[..end].into()), end < text.len())
+    let ends = text.char_indices().map(|(at, char)| at + char.len_utf8());
+    let end = ends.take_while(|end| *end <= MAX_RESULT_BYTES).last();
+    let kept = &text[..end.unwrap_or(0)];
+    (Some(kept.into()), kept.len() < text.len())
 }
 
 #[cfg(test)]

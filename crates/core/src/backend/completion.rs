@@ -24,7 +24,7 @@ pub struct Completion {
     pub at: SystemTime,
     /// The time for which it still counted when it was read; `None` if it counts for ever.
     pub left: Option<Duration>,
-    /// The number of the fire: see [`Claim::once`]. It is 0 for work that is not numbered.
+    /// The number of the fire: see [`Claim::once`](crate::backend::Claim::once). It is 0 for work that is not numbered.
     pub fire: u64,
     /// The result that the work left: at most
     /// [`MAX_RESULT_BYTES`](crate::MAX_RESULT_BYTES), without NUL.

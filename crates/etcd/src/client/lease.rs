@@ -31,7 +31,7 @@ impl Cluster {
     pub(crate) async fn begin_anew(&self, lease: i64) -> Result<(), Failure> {
         let request = |client: Client| async move {
             let mut stream = KeepAlives::open(&client, 0, None, lease).await?;
-            Ok::<_, ClientError>(stream.send().await?)
+            stream.send().await
         };
         self.ask(self.config.timeout, request)
             .await

@@ -49,7 +49,7 @@ fn completed(answer: leasehold_core::Result<Completed>) -> Completion {
 }
 
 #[track_caller]
-fn not_held(answer: leasehold_core::Result<Completed>) {
+fn not_held(answer: &leasehold_core::Result<Completed>) {
     assert!(matches!(answer, Ok(Completed::NotHeld)), "{answer:?}");
 }
 
@@ -178,8 +178,8 @@ async fn a_completion_that_is_asked_for_again_is_the_same_and_extends_nothing() 
         );
         until_leases(&server, 2).await;
         // Another client's is no answer to it.
-        not_held(etcd.complete(&once("a"), &ask).await);
-        not_held(client(server.addr()).await.complete(&once("a"), &ask).await);
+        not_held(&etcd.complete(&once("a"), &ask).await);
+        not_held(&client(server.addr()).await.complete(&once("a"), &ask).await);
     })
     .await;
 }
@@ -195,13 +195,13 @@ async fn only_the_hold_with_the_token_is_completed() {
         for wrong in [-256, -1, 1, 7, 256] {
             let mut ask = request(&grant, KEEP);
             ask.token = FencingToken::new(grant.token.get().checked_add_signed(wrong).unwrap());
-            not_held(etcd.complete(&claim, &ask).await);
-            not_held(etcd.complete(&waiter, &ask).await);
+            not_held(&etcd.complete(&claim, &ask).await);
+            not_held(&etcd.complete(&waiter, &ask).await);
             // A waiter holds nothing.
             ask.place = place.clone();
-            not_held(other.complete(&waiter, &ask).await);
+            not_held(&other.complete(&waiter, &ask).await);
         }
-        not_held(other.complete(&claim, &request(&grant, KEEP)).await);
+        not_held(&other.complete(&claim, &request(&grant, KEEP)).await);
         assert!(stored(&server, "a").await.is_none());
         assert_eq!(keys(&server, "test/a/").await.len(), 2, "the hold goes on");
         ends(&etcd, &claim, &grant, KEEP).await;
@@ -221,21 +221,21 @@ async fn a_completion_after_a_lapse_or_another_grant_records_nothing() {
         let late = claim("a", WaitPolicy::Fair, SHORT).once(0);
         let grant = granted(etcd.claim(&late).await);
         until_gone(&server, "test/a/").await;
-        not_held(etcd.complete(&late, &request(&grant, KEEP)).await);
+        not_held(&etcd.complete(&late, &request(&grant, KEEP)).await);
         assert!(stored(&server, "a").await.is_none());
         let next = once("a");
         let after = granted(other.claim(&next).await);
-        not_held(etcd.complete(&late, &request(&grant, KEEP)).await);
+        not_held(&etcd.complete(&late, &request(&grant, KEEP)).await);
         // It takes the lock anew: the old token is another hold's.
         release(&other, &next).await;
         let anew = becomes_granted(&etcd, &late).await;
         assert!(anew.token > after.token);
-        not_held(etcd.complete(&late, &request(&grant, KEEP)).await);
+        not_held(&etcd.complete(&late, &request(&grant, KEEP)).await);
         assert!(stored(&server, "a").await.is_none());
         ends(&etcd, &late, &anew, KEEP).await;
         // After it was forgotten, the same request is late.
         assert!(other.forget(&"a".into(), anew.token).await.unwrap());
-        not_held(etcd.complete(&late, &request(&anew, KEEP)).await);
+        not_held(&etcd.complete(&late, &request(&anew, KEEP)).await);
         assert!(stored(&server, "a").await.is_none());
     })
     .await;
@@ -250,7 +250,7 @@ async fn an_evicted_hold_is_not_completed() {
         let claim = once("a");
         let grant = granted(etcd.claim(&claim).await);
         assert!(operator.evict(&"a".into(), grant.token).await.unwrap());
-        not_held(etcd.complete(&claim, &request(&grant, KEEP)).await);
+        not_held(&etcd.complete(&claim, &request(&grant, KEEP)).await);
         assert!(stored(&server, "a").await.is_none());
         assert!(granted(operator.claim(&once("a")).await).token > grant.token);
         until_leases(&server, 2).await;
@@ -548,12 +548,12 @@ async fn a_hold_that_was_handed_over_blindly_ends_when_the_work_is_done() {
         record("c").await;
         done(other.claim(&holder).await);
         assert!(keys(&server, "test/c/").await.is_empty());
-        not_held(other.complete(&holder, &request(&grant, KEEP)).await);
+        not_held(&other.complete(&holder, &request(&grant, KEEP)).await);
         // While it completes: another's is not overwritten, and its hold ends.
         let holder = once("d");
         let grant = granted(other.claim(&holder).await);
         record("d").await;
-        not_held(other.complete(&holder, &request(&grant, KEEP)).await);
+        not_held(&other.complete(&holder, &request(&grant, KEEP)).await);
         assert_eq!(stored(&server, "d").await.unwrap().value(), value);
         assert!(keys(&server, "test/d/").await.is_empty());
         until_leases(&server, 3).await;
@@ -1030,7 +1030,7 @@ async fn a_lease_that_ends_before_it_is_used_is_granted_anew() {
                 .unwrap();
             proxy.deliver_held();
         });
-        not_held(answer);
+        not_held(&answer);
         assert!(stored(&server, "b").await.is_none());
         until_leases(&server, 1).await;
     })

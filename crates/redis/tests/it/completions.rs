@@ -415,6 +415,7 @@ async fn a_thousand_waiters_are_told_at_once_and_the_others_are_served() {
         let mut asking = JoinSet::new();
         for waiter in waiters.iter().filter(|it| counts(it)) {
             let store = store.clone();
+            let waiter = waiter.clone();
             asking.spawn(async move { done(&store, &waiter).await.token });
         }
         while let Some(theirs) = asking.join_next().await {

@@ -280,7 +280,7 @@ impl Client {
                 self.lose();
                 self.has.place = Some(waiting.place);
             }
-            Ok(Claimed::Busy(_)) => {
+            Ok(Claimed::Busy(_) | Claimed::Done(_)) => {
                 self.lose();
                 self.leaves = Some(now + TTL);
             }

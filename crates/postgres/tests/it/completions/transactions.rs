@@ -516,7 +516,7 @@ async fn effects_and_completions_agree_whatever_fails() {
     const PROGRAMS: usize = 8;
     let is_whole = std::env::var_os("LEASEHOLD_WHOLE").is_some();
     let transactions = if is_whole { 1_000 } else { 200 };
-    within(480, async {
+    within(900, async {
         let durable = PostgresOptions::default().set("wal_writer_delay", "10000");
         let (server, _, _) = world(durable).await;
         let server = Arc::new(server);
