@@ -175,9 +175,9 @@ mod tests {
         matrix.note("multi/holds_each_of_them", true);
         let but = "✓ without `Fair`";
         let expected = [
-            "| | `lock` | `rw_lock` | `semaphore` | `election` | `multi_lock` | `owner` |"
+            "| | `lock` | `rw_lock` | `semaphore` | `election` | `multi_lock` | `owner` | `once` |"
                 .to_owned(),
-            format!("| x | {but} | {but} | – without `Permits` | {but} | ✗ 1 failed | {but} |"),
+            format!("| x | {but} | {but} | – without `Permits` | {but} | ✗ 1 failed | {but} | ✓ |"),
             "- x without `Permits`: it has no counters".to_owned(),
             "- x without `Fair`: it has no line".to_owned(),
         ];

@@ -539,7 +539,7 @@ async fn what_is_wrong_is_said_before_anything_runs() {
         (&["job", "--result", "-"], "secrets"),
         (&["job", "--result", &folder], "no file"),
         (&["job", "--report", "-"], "/dev/stderr"),
-        (&["job", "--retries", "-1"], "--retries"),
+        (&["job", "--retries", "-1"], "'-1'"),
         (&["job", "--done-code", "256"], "256"),
         (&["job", "--wait", "soon"], "500ms"),
         (&["job", "--fast"], "--fast"),
@@ -702,6 +702,16 @@ async fn a_good_end_of_which_it_is_not_known_whether_it_is_recorded() {
     let proxy = Proxy::to(redis.addr()).await.unwrap();
     let stage = support::on_url(format!("redis://{}", proxy.addr()));
     let log = Log::new();
+    let direct = support::on_url(redis.url());
+    // The server knows the script from then on.
+    assert_eq!(
+        code(&mut once(
+            &direct,
+            &["other"],
+            &["--", "true"].map(String::from)
+        )),
+        Some(0)
+    );
     let mut run = until_go(&stage, &log);
     proxy.drop_replies();
     fs::write(log.path("go"), "").unwrap();
@@ -712,7 +722,6 @@ async fn a_good_end_of_which_it_is_not_known_whether_it_is_recorded() {
         "{told}"
     );
     // It is, and the next one is told so.
-    let direct = support::on_url(redis.url());
     assert_eq!(
         code(&mut once(&direct, &["job"], &log.program("true"))),
         Some(0)
@@ -729,13 +738,9 @@ async fn a_signal_while_the_end_is_being_recorded() {
     stage.ttl = Duration::from_secs(3600);
     let log = Log::new();
     let mut run = until_go(&stage, &log);
-    let guardian = run.guardian();
-    proxy.drop_replies();
+    let asked = proxy.hold_matching("job");
     fs::write(log.path("go"), "").unwrap();
-    until("the end of the program", || {
-        (!Path::new(&format!("/proc/{guardian}")).exists() || !support::is_guardian(guardian))
-            .then_some(())
-    });
+    asked.sprung().await;
     run.signal(Signal::TERM);
     assert_eq!(run.end().code(), Some(70));
 }

@@ -133,7 +133,7 @@ async fn a_store_that_is_away_at_the_start_is_waited_for() {
 /// `--no-wait` asks once: its end depends neither on the answer nor on the lease, a third of which would be 200 s.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_try_ends_soon_whatever_the_server_answers() {
-    let tried = |url: String| {
+    let tried = |url: String, why: &str| {
         let began = Moment::now();
         let run = ["run", "job", "-n", "--ttl", "10m", "--", "false"];
         let once = ["once", "job", "--ttl", "10m", "--", "false"];
@@ -141,7 +141,7 @@ async fn a_try_ends_soon_whatever_the_server_answers() {
         for words in [&run[..], &once] {
             let output = support::output(&mut stage.leasehold(words.iter().copied()));
             let said = String::from_utf8(output.stderr).unwrap();
-            assert_eq!(output.status.code(), Some(69), "{said}");
+            assert_eq!(output.status.code(), Some(69), "{why}: {words:?}: {said}");
             assert_eq!(said.lines().count(), 1, "{said}");
         }
         Moment::now().since(began) / 2
@@ -156,19 +156,22 @@ async fn a_try_ends_soon_whatever_the_server_answers() {
             ..RedisOptions::default()
         };
         let redis = Redis::start_with(&options).await.unwrap();
-        let took = tried(redis.url());
+        let took = tried(redis.url(), refusing[0]);
         assert!(took < Duration::from_secs(4), "{refusing:?}: {took:?}");
     }
     // It is silent from the claim on.
     let redis = Redis::start().await.unwrap();
     let proxy = Proxy::to(redis.addr()).await.unwrap();
     let _held = [proxy.hold_matching("job"), proxy.hold_matching("job")];
-    let took = tried(format!("redis://{}", proxy.addr()));
+    let took = tried(
+        format!("redis://{}", proxy.addr()),
+        "silent from the claim on",
+    );
     // Two seconds, and as much again for the end of the client.
     assert!(took < Duration::from_secs(8), "{took:?}");
     // Or from the start on.
     redis.pause().await.unwrap();
-    let took = tried(redis.url());
+    let took = tried(redis.url(), "silent");
     assert!(took < Duration::from_secs(8), "{took:?}");
 }
 
