@@ -440,7 +440,7 @@ async fn a_program_that_fails_is_tried_again_under_the_same_hold() {
     let ran = code(&mut once(&stage, &words, &log.program("exit 4")));
     assert_eq!((ran, log.runs().len()), (Some(4), 6));
     // No run begins beside what the last one left behind.
-    let script = "setsid sleep 1000 & echo $! > $D/left; \
+    let script = "setsid sleep 1000 >/dev/null 2>&1 & echo $! > $D/left; \
                   while [ $(ps -o sid= -p $!) = $(ps -o sid= -p $$) ]; do sleep 0.01; done; exit 4";
     let ran = code(&mut once(
         &stage,
@@ -741,6 +741,7 @@ async fn a_signal_while_the_end_is_being_recorded() {
     let asked = proxy.hold_matching("job");
     fs::write(log.path("go"), "").unwrap();
     asked.sprung().await;
+    proxy.hold();
     run.signal(Signal::TERM);
     assert_eq!(run.end().code(), Some(70));
 }
