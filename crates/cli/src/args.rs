@@ -293,7 +293,7 @@ pub(crate) struct ByToken {
     /// The token, as `leasehold who` shows it. It makes sure that no later one is meant.
     #[arg(value_name = "TOKEN", required_unless_present = "token")]
     token_there: Option<u64>,
-    /// The same as TOKEN.
+    /// The token, as an option.
     #[arg(long, value_name = "TOKEN", conflicts_with = "token_there")]
     token: Option<u64>,
     #[command(flatten)]

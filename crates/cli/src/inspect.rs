@@ -230,7 +230,8 @@ pub(crate) async fn forget(args: Forget) -> io::Result<Exit> {
 
 /// The answer to a request for the thing with a token: its kind, and what was to happen to it.
 fn by_token(args: &ByToken, at: &str, [kind, verb]: [&str; 2], happened: bool) -> (Exit, String) {
-    let (name, token) = (&args.name, args.token());
+    let name = &args.name;
+    let token = args.token();
     let verdict = if happened { YES } else { NO };
     if args.json {
         let answer = json!({ "name": name, "token": token.get(), verb: happened });

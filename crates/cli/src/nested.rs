@@ -77,7 +77,8 @@ struct Above {
 impl fmt::Display for Above {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let comm = fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
-        let (pid, token) = (self.pid, self.token);
+        let pid = self.pid;
+        let token = self.token;
         write!(f, "process {pid} ({:?}, token {token})", comm.trim_end())
     }
 }

@@ -133,7 +133,8 @@ impl Work {
 
     /// The outcome if it was done before.
     fn was_done(&self, done: &Completion, code: u8) -> RunOutcome {
-        let (name, token) = (&self.name, done.token);
+        let name = &self.name;
+        let token = done.token;
         // An ordinary clock is at most one fire behind.
         if self.fire != 0 && done.fire > self.fire + 1 {
             say(format_args!(
@@ -145,7 +146,8 @@ impl Work {
             ));
         }
         let result = record::result(done, true).map_or_else(String::new, |it| format!(": {it}"));
-        let (by, at) = (record::by(done), crate::participant::time(done.at));
+        let by = record::by(done);
+        let at = crate::participant::time(done.at);
         let detail =
             format!("{name:?} is done, nothing was run: by {by}, {at}, token {token}{result}");
         RunOutcome::done(token, code, detail)

@@ -454,7 +454,8 @@ mod tests {
         )
         .unwrap();
         set_permissions(at(".pgpass"), PermissionsExt::from_mode(0o600)).unwrap();
-        let (services, home) = (at("services"), at(""));
+        let services = at("services");
+        let home = at("");
         let variables = [
             ("PGSERVICEFILE", &*services),
             ("HOME", &*home),

@@ -259,7 +259,8 @@ mod tests {
                 (_, false) => '=',
                 (_, true) => '~',
             };
-            let (n, label) = (it.label.len(), &it.label);
+            let n = it.label.len();
+            let label = &it.label;
             let result = it.result.as_deref().unwrap_or_default();
             let written = format!(
                 "{} {} {left} {at} {flag} {n} {label} {result}",

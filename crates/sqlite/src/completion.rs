@@ -471,7 +471,9 @@ impl Queues<'_> {
         for (seq, claim, to) in &found {
             self.execute(REMOVE, params![name, seq])?;
             if let Some(claim) = ClaimId::parse(claim) {
-                let (to, name, word) = (*to, name.to_owned(), Word::Again(claim));
+                let to = *to;
+                let name = name.to_owned();
+                let word = Word::Again(claim);
                 self.messages.push(Message { to, name, word });
             }
         }
@@ -518,7 +520,8 @@ impl Queues<'_> {
 #[async_trait]
 impl Completions for Sqlite {
     async fn complete(&self, claim: &Claim, request: &Complete) -> Result<Completed> {
-        let (claim, request) = (claim.clone(), request.clone());
+        let claim = claim.clone();
+        let request = request.clone();
         let limit = limit(Some(claim.ttl));
         self.client
             .ask(move |client| client.complete(&claim, &request, limit))

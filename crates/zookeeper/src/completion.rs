@@ -267,7 +267,8 @@ async fn record(
     in_doubt: &AtomicBool,
 ) -> Answer<Option<(Completed, Option<Crowded>)>> {
     let config = &session.config;
-    let (root, fire) = (&config.root, claim.once.unwrap_or_default());
+    let root = &config.root;
+    let fire = claim.once.unwrap_or_default();
     let Some((place, _)) = entry.created() else {
         return Ok(None);
     };

@@ -88,7 +88,9 @@ pub(crate) async fn runs_one_body(ctx: TestContext) {
         let store = ctx.store().await;
         for _ in 0..4 {
             let once = store.once("a").keep(DAY);
-            let (inside, bodies, is_done) = (inside.clone(), bodies.clone(), is_done.clone());
+            let inside = inside.clone();
+            let bodies = bodies.clone();
+            let is_done = is_done.clone();
             callers.push(tokio::spawn(async move {
                 let body = async || {
                     once.run(async |_| {
@@ -214,7 +216,8 @@ pub(crate) async fn is_left_to_the_next_by_a_failure(ctx: TestContext) {
     ctx.becomes_empty("a").await;
     let began = Arc::new(AtomicBool::new(false));
     let dropped = {
-        let (here, began) = (here.clone(), began.clone());
+        let here = here.clone();
+        let began = began.clone();
         tokio::spawn(async move {
             here.run(async |_| {
                 began.store(true, Ordering::SeqCst);
@@ -618,7 +621,9 @@ pub(crate) async fn is_asked_for_by_one_task_of_a_client(ctx: TestContext) {
         .collect();
     ctx.queue_is(&other, "a", 1, 1).await;
     give_back(guard).await;
-    let (mut failed, mut ran, mut done) = (0, 0, 0);
+    let mut failed = 0;
+    let mut ran = 0;
+    let mut done = 0;
     for task in tasks {
         match within(LONG, "a task of a client", task).await.unwrap() {
             Ok(Err(_)) => failed += 1,

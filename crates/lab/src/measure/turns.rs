@@ -101,7 +101,8 @@ pub async fn turns<S: Subject>(
     let mut all = JoinSet::new();
     for task in 0..tasks {
         let client = clients[task % clients.len()].clone();
-        let (section, name) = (section.clone(), name.clone());
+        let section = section.clone();
+        let name = name.clone();
         all.spawn(async move { section.compete(task + 1, &client, &name).await });
     }
     let mut each = Vec::with_capacity(tasks);

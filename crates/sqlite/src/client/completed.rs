@@ -376,7 +376,8 @@ fn copied(path: &Path, new: &Path, files: Files) -> Result<Connection> {
 /// new files.
 fn copy(from: &Path, to: &Path, parts: &[&str]) -> Result<()> {
     for part in parts {
-        let (from, to) = (beside(from, part), beside(to, part));
+        let from = beside(from, part);
+        let to = beside(to, part);
         create(&to, &from)?;
         let bytes = fs::File::open(&from).and_then(|mut from| {
             let mut to = fs::OpenOptions::new().write(true).open(&to)?;

@@ -89,7 +89,7 @@ impl Files {
         self.mark_in(boot, VERSION)
     }
 
-    /// The same mark, for tables of this version.
+    /// That mark, for tables of this version.
     pub(crate) fn mark_in(&self, boot: &str, version: i64) -> i64 {
         let text = self.text() + boot;
         let hash = text

@@ -31,7 +31,8 @@ pub(crate) struct Record {
 /// A line of words, and the label and the result behind it: the last word is the length of the
 /// label in bytes.
 pub(crate) fn encode(claim: &Claim, request: &Complete) -> Vec<u8> {
-    let (id, token) = (claim.id, request.token.get());
+    let id = claim.id;
+    let token = request.token.get();
     let fire = claim.once.unwrap_or_default();
     let keep = milliseconds(request.keep).map_or_else(|| EVER.to_owned(), |ms| ms.to_string());
     let kind = match (&request.result, request.is_cut) {
@@ -39,7 +40,8 @@ pub(crate) fn encode(claim: &Claim, request: &Complete) -> Vec<u8> {
         (Some(_), false) => "whole",
         (Some(_), true) => "cut",
     };
-    let (label, result) = (&*claim.label, request.result.as_deref().unwrap_or_default());
+    let label = &*claim.label;
+    let result = request.result.as_deref().unwrap_or_default();
     let length = label.len();
     format!("{OURS}{id} {token} {fire} {keep} {kind} {length}\n{label}{result}").into_bytes()
 }
@@ -177,7 +179,8 @@ mod tests {
         let keep = Keep::For(Duration::from_millis(50));
         for result in [None, Some(""), Some("42\n é"), Some("none")] {
             for label in ["", "web-1\nx 7 é", "leasehold/1 done "] {
-                let (claim, request) = (claim(label), request(keep, result));
+                let claim = claim(label);
+                let request = request(keep, result);
                 let data = encode(&claim, &request);
                 let read = Record::read(&data, &stat(1000)).unwrap();
                 let written = Record::new(&claim, &request, 1000);

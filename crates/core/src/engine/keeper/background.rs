@@ -29,7 +29,8 @@ impl Work {
             Work::Lapse(state, at) => lapse(keeper, &state, at, random).await,
             Work::Complete(state, completing) => {
                 let backoff = Backoff::new(random);
-                let (backend, clock) = (&*keeper.backend, &keeper.clock);
+                let backend = &*keeper.backend;
+                let clock = &keeper.clock;
                 let answer = completing.ask(backend, clock, &state.claim, backoff).await;
                 keeper.has_completed(&state, &answer);
             }

@@ -319,7 +319,8 @@ mod tests {
         let seeds = Arc::new(seeds);
         let three = &["ax", "by", "cz"][..];
         // Nobody has the mark here, so a client that is to compare it cannot know.
-        let (unknown, other) = (Some(ErrorKind::Unavailable), Some(ErrorKind::OtherStore));
+        let unknown = Some(ErrorKind::Unavailable);
+        let other = Some(ErrorKind::OtherStore);
         for (known, now, marked, unmarked) in [
             (three, &["x", "by", "cz"][..], None, None),
             (&["ax"], &["a"], None, None),
@@ -361,7 +362,8 @@ mod tests {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
             (names, is_tie)
         };
-        let (one, two) = (Some("redis-1"), Some("redis-2"));
+        let one = Some("redis-1");
+        let two = Some("redis-2");
         assert_eq!(united(&[(&["p"], one), (&["r"], one)]), of(&["p r"], false));
         assert_eq!(
             united(&[(&["p"], one), (&["f"], two)]),

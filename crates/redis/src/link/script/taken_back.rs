@@ -60,7 +60,8 @@ async fn what_takes_a_call_back_comes_behind_it() {
                 .arg("x")
                 .arg("call")
                 .until(given_up.clone());
-            let (there, start) = (connection.clone(), Moment::now());
+            let there = connection.clone();
+            let start = Moment::now();
             let answered = tokio::spawn(async move {
                 if round % 2 == 0 {
                     call.run(&there).await
