@@ -42,6 +42,15 @@ struct Line {
     label: Arc<str>,
 }
 
+impl Line {
+    /// Adds a waiter behind those that still wait. Tasks that wait for a short time behind long work,
+    /// again and again, leave nothing behind.
+    fn add(&mut self, waiter: Waiter) {
+        self.waiters.retain(|other| !other.sign.is_closed());
+        self.waiters.push_back(waiter);
+    }
+}
+
 struct Waiter {
     fire: u64,
     label: Arc<str>,
@@ -98,7 +107,7 @@ impl LocalOnce {
                     clock: client.clock.clone(),
                 }));
             };
-            line.waiters.push_back(Waiter {
+            line.add(Waiter {
                 fire,
                 label: label.clone(),
                 sign,
@@ -206,5 +215,32 @@ impl Drop for Leader {
         };
         // A task that has left gives the right back, and it goes to the one behind it.
         drop(next.sign.send(Sign::Lead(leader)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_keeps_only_tasks_that_wait() {
+        let mut line = Line {
+            waiters: VecDeque::new(),
+            polled: None,
+            label: "leader".into(),
+        };
+        let waiter = |sign| Waiter {
+            fire: 0,
+            label: "waiter".into(),
+            sign,
+        };
+        let (sign, _waits) = oneshot::channel();
+        line.add(waiter(sign));
+        for _ in 0..100 {
+            let (sign, left) = oneshot::channel();
+            drop(left);
+            line.add(waiter(sign));
+        }
+        assert_eq!(line.waiters.len(), 2);
     }
 }
